@@ -21,9 +21,15 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.shard.stores_memory import MemoryBlob
 from tidemill.spark.board import JobBoard
 from tidemill.spark.launcher import FailureKind, Job, JobDone, JobFailed, JobKind
-from tidemill.spark.pod_launcher import APPLICATIONS, PODS, DriverKind, PodLauncher
+from tidemill.spark.pod_launcher import (
+    APPLICATIONS,
+    MAKE_TRIES,
+    PODS,
+    DriverKind,
+    PodLauncher,
+)
 from tidemill.spark.pod_settings import PodSettings, Retries
-from tidemill.spark.pod_specs import PodJob
+from tidemill.spark.pod_specs import Attempt, PodJob, driver_pod
 from tidemill.spark.pod_states import STEADY_MS
 from tidemill.testkit.kubernetes_api import ApiServer, Fault, api_server
 from tidemill.testkit.pod_node import (
@@ -300,6 +306,86 @@ async def test_a_driver_that_somebody_made_meanwhile_is_taken_over() -> None:
         )
         assert isinstance(await here.launcher.launch(JOB), JobDone)
         assert len(here.node.pods) == len(here.api.happened) == 1
+
+
+async def test_a_driver_that_is_there_when_it_is_made_and_gone_at_the_look_is_made_again() -> None:
+    """409, and then 404: who made it meanwhile, or tends what has ended, has deleted it since."""
+    async with site(lambda blob: [worked(blob)]) as here:
+        here.api.faults.append(Fault(f"POST {POD_PATH}", 409, "AlreadyExists", "it already exists"))
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        assert len(here.node.pods) == len(here.api.happened) == 1
+        asked = [each for each in here.api.requests if each.startswith(f"GET {POD_PATH}/")]
+        assert asked  # it was looked for in vain
+
+
+async def test_a_driver_that_is_there_again_and_again_and_never_seen_is_given_up() -> None:
+    async with site(lambda blob: []) as here:
+        here.api.faults += [
+            Fault(f"POST {POD_PATH}", 409, "AlreadyExists", "it already exists")
+        ] * MAKE_TRIES
+        with pytest.raises(Unavailable, match="gone at a look"):
+            await here.launcher.launch(JOB)
+        assert len(here.api.happened) == MAKE_TRIES
+
+
+def a_pod(job: Job, number: int) -> dict[str, Any]:
+    return driver_pod(Attempt(job, number), "default", QUICK, BlobPlace("s3://bucket"), None)
+
+
+async def test_of_two_drivers_of_one_job_one_is_taken_over_and_the_other_ended() -> None:
+    """Another launcher began the second one; or the second one failed, and the first one works."""
+    for second_fails in (False, True):
+        async with site(lambda blob: []) as here:
+            for number in (1, 2):
+                await here.api.put("pods", a_pod(JOB, number))
+                await here.node.say_running(Attempt(JOB, number).pod)
+            if second_fails:
+                await here.node.say_ended(Attempt(JOB, 2).pod, 1, "Error")
+            stays, goes = (1, 0) if second_fails else (2, 1)
+            launched = asyncio.create_task(here.launcher.launch(JOB))
+            await until(lambda: here.board.jobs()[JobKind.BACKFILL, "running"], "none is taken")
+            assert Attempt(JOB, goes).pod not in here.api.names("pods")
+            await here.blob.put(Attempt(JOB, stays).result_key, b"found")
+            await here.node.say_ended(Attempt(JOB, stays).pod, 0, "Completed")
+            assert await asyncio.wait_for(launched, WAIT_S) == JobDone(b"found")
+            made = [each for each in here.api.requests if each == f"POST {POD_PATH}"]
+            assert not made
+
+
+async def test_a_driver_that_goes_slowly_is_gone_before_the_next_one_is_made() -> None:
+    """A deleted pod works on for the seconds that it is given."""
+    older = Job(JOB.kind, JOB.of, JOB.module, b"something else")
+    async with site(lambda blob: [worked(blob)]) as here:
+        slow = a_pod(older, 1)
+        slow["metadata"]["finalizers"] = ["tests/slow"]
+        await here.api.put("pods", slow)
+        name = slow["metadata"]["name"]
+        await here.node.say_running(name)
+        launched = asyncio.create_task(here.launcher.launch(JOB))
+        lists = lambda: sum(  # noqa: E731
+            each == f"GET {POD_PATH}" for each in here.api.requests
+        )
+        await until(lambda: lists() > 2, "it is not waited for")
+        assert here.api.names("pods") == [name]  # it is there, and no other
+        await here.api.put("pods", {"metadata": {"name": name, "finalizers": []}})
+        assert isinstance(await asyncio.wait_for(launched, WAIT_S), JobDone)
+
+
+async def test_a_driver_that_never_goes_is_not_waited_for_for_ever() -> None:
+    """Its node is lost: nobody sees it go."""
+
+    class Hasty(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(0.0)
+
+    older = Job(JOB.kind, JOB.of, JOB.module, b"something else")
+    async with site(lambda blob: [worked(blob)], clock=Hasty()) as here:
+        slow = a_pod(older, 1)
+        slow["metadata"]["finalizers"] = ["tests/slow"]
+        await here.api.put("pods", slow)
+        await here.node.say_running(slow["metadata"]["name"])
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        assert slow["metadata"]["name"] in here.api.names("pods")
 
 
 async def test_a_driver_for_another_specification_is_ended_first() -> None:

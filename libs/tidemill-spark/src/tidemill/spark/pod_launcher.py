@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
-from tidemill.errors import AlreadyUsed, Fenced, TidemillError, UnknownCollection, UsageError
+from tidemill.errors import (
+    AlreadyUsed,
+    Fenced,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+)
 from tidemill.kubernetes.api import Expired, KubernetesApi, own_namespace
 from tidemill.kubernetes.events import About, tell
 from tidemill.shard.offloading import first_of
@@ -47,6 +55,12 @@ from tidemill.spark.spark_application import (
 COMPONENT = "tidemill-launcher"
 PAUSE_S = 1.0
 """Pause before a watch that failed is begun again."""
+
+GONE_LOOKS = 30
+"""So often, with pauses, a deleted driver is looked for; one on a lost node is never seen to go."""
+
+MAKE_TRIES = 5
+"""So often a driver is made whose name is taken by one that is gone by the next look."""
 
 LOOK_S = 5.0
 """A driver that does not get on is looked at so often, whatever a watch says."""
@@ -199,25 +213,35 @@ class PodLauncher:
     async def _find_begun(self, job: Job) -> tuple[int, Json | None]:
         """The number of the next driver, or the driver of this very job that is there already.
 
-        IMPORTANT: drivers of other specifications of the job are gone before the next one is made.
+        IMPORTANT: all other drivers of the job are gone before the next one is made.
         """
-        found, _ = await self._api.list(self._path, {"labelSelector": f"{JOB_LABEL}={job.name}"})
-        number, taken = 1, None
-        for pod in found:
-            metadata = pod["metadata"]
+        only = {"labelSelector": f"{JOB_LABEL}={job.name}"}
+        found, _ = await self._api.list(self._path, only)
+        mine = [pod for pod in found if pod["metadata"]["labels"].get(DIGEST_LABEL) == job.digest]
+        number, taken, at_taken = 1, None, 0
+        for at, pod in sorted(((_number(pod), pod) for pod in mine), key=itemgetter(0)):
+            number = at + 1
+            failed = isinstance(self.drivers.state_of(pod, self._settings), Failure)
             ended = self.drivers.ended_ms(pod) is not None
-            if metadata["labels"].get(DIGEST_LABEL) != job.digest:
-                if not ended:
-                    await self._delete(metadata["name"], metadata["uid"])
-                continue
-            at = int(metadata["name"].rpartition("-")[2])
-            if at >= number:
-                failed = isinstance(self.drivers.state_of(pod, self._settings), Failure)
-                # A driver that ended well and has no result any more: its launcher has taken the
-                # result.
-                over = failed or (ended and await self._result(Attempt(job, at)) is None)
-                number, taken = (at + 1, None) if over else (at, pod)
-        return number, taken
+            # A driver that ended well and has no result any more: its launcher has taken it.
+            if not (failed or (ended and await self._result(Attempt(job, at)) is None)):
+                taken, at_taken = pod, at
+        others = [pod for pod in found if pod is not taken and self.drivers.ended_ms(pod) is None]
+        await self._end(others, only)
+        return (number, None) if taken is None else (at_taken, taken)
+
+    async def _end(self, drivers: Sequence[Json], only: dict[str, str]) -> None:
+        """Delete drivers, and see them gone, unless that takes too long."""
+        left = {pod["metadata"]["uid"] for pod in drivers}
+        for pod in drivers:
+            await self._delete(pod["metadata"]["name"], pod["metadata"]["uid"])
+        for look in range(GONE_LOOKS if left else 0):
+            if look:
+                await self._clock.sleep(PAUSE_S)
+            found, _ = await self._api.list(self._path, only)
+            left &= {p["metadata"]["uid"] for p in found if self.drivers.ended_ms(p) is None}
+            if not left:
+                return
 
     async def _attempt(self, attempt: Attempt, pod: Json | None) -> JobDone | Failure:
         """One driver to its end."""
@@ -244,15 +268,18 @@ class PodLauncher:
         body = self.drivers.document(
             attempt, self.namespace, self._settings, self._place, await self._owner()
         )
-        try:
-            return await self._api.call("POST", self._path, body)
-        except AlreadyUsed:
-            # Somebody made it since we looked, or we did and never heard.
-            return await self._api.call("GET", f"{self._path}/{attempt.pod}")
-        except UsageError as error:
-            crowded = re.search("exceeded quota|resource quota", str(error))
-            kind = FailureKind.SCHEDULING if crowded else FailureKind.REFUSED
-            return Failure(kind, str(error))
+        for _ in range(MAKE_TRIES):
+            try:
+                return await self._api.call("POST", self._path, body)
+            except AlreadyUsed:
+                # Somebody made it since we looked, or we did and never heard. It may be gone.
+                with suppress(UnknownCollection):
+                    return await self._api.call("GET", f"{self._path}/{attempt.pod}")
+            except UsageError as error:
+                crowded = re.search("exceeded quota|resource quota", str(error))
+                kind = FailureKind.SCHEDULING if crowded else FailureKind.REFUSED
+                return Failure(kind, str(error))
+        raise Unavailable(f"the driver {attempt.pod} is there when it is made, and gone at a look")
 
     async def _owner(self) -> Json | None:
         """A reference to the pod that drivers go with; none if it is not here."""
@@ -375,3 +402,8 @@ class PodLauncher:
                 await self._delete(pod["metadata"]["name"], pod["metadata"]["uid"])
                 deleted += 1
         return deleted
+
+
+def _number(driver: Json) -> int:
+    """The number of a driver among those of its specification."""
+    return int(driver["metadata"]["name"].rpartition("-")[2])

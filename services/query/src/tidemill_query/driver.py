@@ -40,7 +40,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, Updates
-from tidemill.shard.offloading import ROWS_INLINE_MAX
+from tidemill.shard.offloading import ROWS_INLINE_MAX, all_of
 from tidemill.shard.pruning import matching
 from tidemill.time import Antichain, SourceFrontier, sole_time
 from tidemill_query import plans
@@ -253,19 +253,25 @@ class QueryDriver:
     ) -> Mapping[str, Answer]:
         """All named collections at one instant, by default the latest at which all are definite.
 
-        Raises: UsageError for collections of two timelines, whose instants are not the same.
+        All of them together are waited for, for `wait_s`. Raises: UsageError for collections of two
+        timelines, whose instants are not the same.
         """
+        end_s = None if wait_s is None else self._clock.monotonic_s() + wait_s
+
+        def left() -> float | None:
+            return None if end_s is None else max(0.0, end_s - self._clock.monotonic_s())
+
         ids = {name: (await self._find(name)).collection for name in names}
         await self._refuse_two_timelines(ids)
 
         async def answers() -> Mapping[str, Answer]:
             at = as_of
             if at is None and ids:
-                at = min([await self._instant(each, None, wait_s) for each in ids.values()])
+                at = min(await all_of(self._instant(each, None, left()) for each in ids.values()))
             found: dict[str, Answer] = {}
             for name, each in ids.items():
                 others = sum(answer.table.nbytes for answer in found.values())
-                found[name] = await self._answer(each, at, wait_s, others)
+                found[name] = await self._answer(each, at, left(), others)
             return found
 
         return await self._choose(as_of, answers)

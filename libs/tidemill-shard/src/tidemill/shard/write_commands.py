@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
@@ -28,6 +28,8 @@ from tidemill.time import Frontier
 NOT_HELD: Mapping[str, WriteCapability] = MappingProxyType({})
 INLINE_TOTAL_MAX = 4 * 1024 * 1024
 """More than this is not kept in the log of one collection, however small the writes are."""
+CROWD = 64
+"""So many more collections are written to before those that are closed are forgotten."""
 
 
 Outcome = TypeVar("Outcome", "AppendOutcome", "AppendOutcome | None")
@@ -245,6 +247,12 @@ class WriteCommands:
             if after is before:
                 self.mismatches[collection] += isinstance(outcome, UpperMismatch)
                 return outcome
+        if self._inline.crowded:
+            for name in {*self._inline.collections(), *self.mismatches}:
+                seen = self._core.versions.cached(name)
+                if seen is not None and seen.state.upper.empty:
+                    self._inline.forget(name)
+                    self.mismatches.pop(name, None)
         inline = self._inline.of(collection, known.state) < INLINE_TOTAL_MAX
         # NB: readers in this process are close behind its writers.
         parts = await store.write(
@@ -287,6 +295,24 @@ class _InlineBytes:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[tuple[Batch, ...], int]] = {}
+        self._looked = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many more are here that some may be closed; once for each that many."""
+        crowded = len(self._seen) > 2 * self._looked + CROWD
+        if crowded:
+            self._looked = len(self._seen)
+        return crowded
+
+    def collections(self) -> Iterable[str]:
+        """The collections of which something is known."""
+        return self._seen
+
+    def forget(self, collection: str) -> None:
+        """Forget a collection that is closed."""
+        self._seen.pop(collection, None)
+        self._looked = len(self._seen)
 
     def of(self, collection: str, state: State) -> int:
         """The value of `state.inline_bytes()` without staged batches."""

@@ -359,3 +359,69 @@ async def test_s9_a_connection_that_asks_for_nothing_is_ended() -> None:
     assert await asyncio.wait_for(send(port, b""), 10) == b""
     assert await asyncio.wait_for(send(port, b"GET /heal"), 10) == b""
     await server.close()
+
+
+async def test_s9_a_request_that_is_trickled_behind_another_is_ended() -> None:
+    """Its connection was as one that is kept open, for an hour."""
+    server = limited(HttpLimits(body_s=0.2))
+    port = await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEALTH.replace(b"Connection: close\r\n", b""))
+    assert b" 200 " in await asyncio.wait_for(reader.read(1_000), 10)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ")
+    ended = asyncio.create_task(reader.read())
+    async with asyncio.timeout(60):
+        while not ended.done():
+            writer.write(b"x")
+            await asyncio.wait([ended], timeout=0.02)
+    with suppress(ConnectionError):
+        assert ended.result() == b""
+    writer.close()
+    await server.close()
+
+
+async def test_a_connection_that_is_kept_open_may_be_silent_between_two_requests() -> None:
+    server = limited(HttpLimits(body_s=0.05))
+    port = await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(3):
+        writer.write(HEALTH.replace(b"Connection: close\r\n", b""))
+        assert b" 200 " in await asyncio.wait_for(reader.read(1_000), 10)
+        await asyncio.sleep(0.2)
+    writer.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("answer_s", [0.2, 60.0])
+async def test_s6_a_client_that_takes_no_short_answer_is_cut_off(answer_s: float) -> None:
+    """So many wait for it that the last one is in a buffer of the server."""
+    short, asked = b"x" * 60_000, 0
+
+    async def show(request: HttpRequest) -> HttpReply:
+        nonlocal asked
+        asked += 1
+        return HttpReply(200, short)
+
+    server = limited(HttpLimits(answer_s=answer_s))
+    server.add_route("GET", "/short", show)
+    port = await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+    request, count = b"GET /short HTTP/1.1\r\nHost: x\r\n\r\n", 1_000
+    writer.write(request)
+    assert len(await reader.read(1)) == 1
+    writer.write(request * count)
+    open_still = server._runner.server
+    assert open_still is not None
+    if answer_s < 60:
+        async with asyncio.timeout(60):
+            while open_still.connections:
+                await asyncio.sleep(0.01)
+        assert asked < count
+    else:  # the fault happened: it stands in the middle of them, and goes on with who reads again
+        await asyncio.sleep(0.5)
+        assert asked < count
+        assert open_still.connections
+        while asked <= count:
+            await asyncio.wait_for(reader.read(1 << 20), 60)
+    writer.close()
+    await server.close()

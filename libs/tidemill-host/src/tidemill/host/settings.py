@@ -198,10 +198,12 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of all bodies that have arrived and are not answered yet."""
 
     http_body_s: float = 30.0
-    """Longest time for a body to arrive, and for a new connection to ask for anything."""
+    """Longest time for a body to arrive, for a new connection to ask for anything, and for the
+    headers of a request."""
 
     http_answer_s: float = 60.0
-    """Longest time for a client to take the next piece of an answer; it is cut off then."""
+    """Longest time for a client to take a short answer, or the next piece of a long one; it is cut
+    off then."""
 
     document_bytes: int = 1 << 20
     """Size of all documents that one call applies."""

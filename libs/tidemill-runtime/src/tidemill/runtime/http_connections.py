@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from aiohttp import web
 
@@ -54,9 +55,45 @@ class Full(asyncio.Protocol):
 
 
 class Connection(web.RequestHandler, asyncio.BufferedProtocol):
-    """A connection that is read a slice at a time, and answers whatever fails by a problem."""
+    """A connection that is read a slice at a time, and answers whatever fails by a problem.
 
-    __slots__ = ()
+    It ends when its first request, or one of which bytes have come, takes longer than `ask_s`. So
+    it does when a whole answer is not taken for `answer_s`.
+    """
+
+    __slots__ = ("_answer_s", "_ask_s", "_asks_until")
+
+    def __init__(self, server: web.Server, ask_s: float, answer_s: float, **options: Any) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        self._ask_s = ask_s
+        self._answer_s = answer_s
+        self._asks_until: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A request is to come in time."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        # An answer is sent once the client has taken it, and not once it waits in a buffer here.
+        transport.set_write_buffer_limits(0)
+        super().connection_made(transport)
+        self._wait_for_request()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Nothing is to come any more."""
+        self._end_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_request(self) -> None:
+        if self._asks_until is None:
+            self._asks_until = self._loop.call_later(self._ask_s, self._abort)
+
+    def _end_waiting(self) -> None:
+        if self._asks_until is not None:
+            self._asks_until.cancel()
+            self._asks_until = None
+
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room for one slice; all connections share it, since each takes out its bytes at once."""
@@ -64,7 +101,13 @@ class Connection(web.RequestHandler, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse the bytes that have come."""
+        before = self._request_count
         self.data_received(bytes(_slice[:nbytes]))
+        if self._request_count > before:
+            self._end_waiting()
+        elif self._waiter is not None and not self._waiter.done():
+            # No request is under way: they begin the next one.
+            self._wait_for_request()
 
     def answer_error(
         self,
@@ -88,4 +131,9 @@ class Connection(web.RequestHandler, asyncio.BufferedProtocol):
         """Send a response; what aiohttp refuses by itself becomes a problem."""
         if isinstance(resp, web.HTTPException):
             resp = whole(form_problem(resp.status, resp.text or resp.reason), last=True)
-        return await super().finish_response(request, resp, start_time)
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await super().finish_response(request, resp, start_time)
+        except TimeoutError:
+            self._abort()  # nobody else's business
+            return resp, True

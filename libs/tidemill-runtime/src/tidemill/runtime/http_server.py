@@ -50,7 +50,7 @@ PATH_CHARS_MAX = 200
 JOIN_INLINE_MAX = 1 << 20
 """Bytes of a body that are put together on the event loop; more take milliseconds."""
 PIECE_BYTES = 64 << 10
-"""Bytes of an answer that a client has to take in time; less waits in buffers for it."""
+"""Bytes of an answer that a client has to take in time; a shorter one is taken whole."""
 SCRAPES_SHARE = 0.2
 """Of the event loop scrapes take no more: whoever scrapes sooner is given the last one again."""
 
@@ -66,10 +66,11 @@ class HttpLimits:
     """Bytes of all bodies that have come and are not answered yet."""
 
     body_s: float = 30.0
-    """Seconds for a body to arrive, and for a connection to ask for anything."""
+    """Seconds for a body to arrive, for a connection to ask for anything, and for a request to come
+    whole."""
 
     answer_s: float = 60.0
-    """Seconds for a client to take the next piece of an answer."""
+    """Seconds for a client to take the next piece of an answer, or a short one whole."""
 
     connections: int = 1_000
     """Connections that are open at once.
@@ -100,7 +101,6 @@ class HttpServer:
         self._tls = tls
         self._limits = limits or HttpLimits()
         self._held_bytes = 0
-        self._heard: WeakSet[asyncio.BaseTransport] = WeakSet()
         self._endless: WeakSet[asyncio.Task[object]] = WeakSet()
         self._asking: WeakSet[asyncio.BaseTransport] = WeakSet()
         self._scraped = b"", ""
@@ -299,7 +299,6 @@ class HttpServer:
             transport = request.transport
             if transport is None:
                 return await examine(request, handler)
-            self._heard.add(transport)
             self._asking.add(transport)
             try:
                 return await examine(request, handler)
@@ -372,9 +371,8 @@ class HttpServer:
         if len(server.connections) >= self._limits.connections and not self._idle_ended():
             self._metrics.increment(REFUSALS, limit="limits.http_connections")
             return Full()
-        connection = Connection(server, loop=asyncio.get_running_loop(), **self._of_connections)
-        asyncio.get_running_loop().call_later(self._limits.body_s, self._end_silent, connection)
-        return connection
+        limits = self._limits
+        return Connection(server, limits.body_s, limits.answer_s, **self._of_connections)
 
     def _idle_ended(self) -> bool:
         """End the connection that has waited longest of those that ask for nothing; whether there
@@ -391,12 +389,6 @@ class HttpServer:
             transport.abort()
             return True
         return False
-
-    def _end_silent(self, connection: asyncio.Protocol) -> None:
-        """End a connection that has not asked for anything yet."""
-        transport = getattr(connection, "transport", None)
-        if transport is not None and transport not in self._heard:
-            transport.abort()
 
     async def close(self) -> None:
         """Stop listening, end streams of events, let running requests finish for a few seconds.

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 
 from tidemill.client import Client
 from tidemill.rpc.identity import Grant, Role
-from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc.messages import Progress, ResourceDocument
 from tidemill.testkit.up import UpProcess, up_process
 from tidemill.testkit.web import VIEW, Named, Web, web
+from tidemill.time import frontier
 from tidemill_query.web import following
-from tidemill_query.web.following import event_pieces
+from tidemill_query.web.following import Feeds, event_pieces
 
 PATH = "/v1/subscribe?goal=late(p,d)&snapshot=true"
 NUMBERS = """
@@ -218,6 +219,32 @@ async def test_a_follower_behind_the_kept_events_reads_for_itself(
             await asked.insert(pa.table({"plane": [f"P{number}"], "delay": [50], "gate": ["A"]}))
         for _, found in await many:
             assert set(found.values()) == {1}
+
+
+class Breaks:
+    """Its subscriptions fail by an error that nobody foresaw."""
+
+    async def subscribe(self, *of: object) -> AsyncIterator[Progress]:
+        yield Progress(frontier(5))
+        raise ZeroDivisionError("a password")
+
+
+async def test_a_failure_that_nobody_foresaw_ends_a_feed_and_the_next_one_begins_anew() -> None:
+    """Its followers were sent comments for ever, as if nothing changed."""
+    query: Any = Breaks()
+    feeds = Feeds(query)
+    with feeds.joined("late(p, d)", "0a") as feed:
+        moved = feed.moved
+        assert feed.task is not None
+        await asyncio.wait([feed.task])
+        assert moved.is_set()  # whoever waits is told
+        assert feed.failed is not None
+        said = following._problem(feed.failed).decode()
+        assert said.startswith("event: problem\ndata: {")
+        assert "the server failed: ZeroDivisionError" in said
+        assert "password" not in said
+        with feeds.joined("late(p, d)", "0a") as again:
+            assert again is not feed
 
 
 @given(st.lists(st.text(), max_size=20))

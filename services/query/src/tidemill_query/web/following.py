@@ -28,12 +28,15 @@ from tidemill.rpc.identity import PROCESS, caller
 from tidemill.rpc.messages import Changes, Event
 from tidemill.rpc.turns import beside
 from tidemill.runtime.http_messages import HttpReply
-from tidemill.runtime.http_problems import refusal
+from tidemill.runtime.http_problems import fault, refusal
 from tidemill.runtime.http_server import EVENTS
+from tidemill.runtime.logs import get_logger
 from tidemill.time import Frontier, sole_time
 from tidemill_query.web.door import Asked, Handlers, Operation
 from tidemill_query.web.forms import WEIGHT, json_rows
 from tidemill_query.web.reading import SERVICE, Instant, Text
+
+log = get_logger("following")
 
 KEPT_BYTES_MAX = 8 << 20
 """Bytes of events of one goal that followers may be late by, before they read for themselves."""
@@ -88,7 +91,7 @@ class _Feed:
 
     upper: int | None = None
     ended: bool = False
-    failed: TidemillError | None = None
+    failed: Exception | None = None
     followers: int = 0
     entries: deque[_Entry] = field(default_factory=deque)
     size: int = 0
@@ -152,7 +155,9 @@ class Feeds:
                     pieces = event_pieces(upper, tables, mark)
                     size = sum(table.nbytes for table in tables) * WEIGHT
                     feed.take(upper, await beside(size, partial(b"".join, pieces)))
-        except TidemillError as error:
+        except Exception as error:  # the work of one feed: else its followers would wait for ever
+            if not isinstance(error, TidemillError):
+                log.exception("following failed")
             feed.failed = error
             feed.wake()
 
@@ -255,9 +260,7 @@ class _Follower:
                         return
                     self.at = entry.upper
                 if feed.failed is not None:
-                    problem = refusal(feed.failed).body
-                    assert isinstance(problem, bytes)
-                    yield b"event: problem\ndata: " + problem.rstrip() + b"\n\n"
+                    yield _problem(feed.failed)
                     return
                 # It is behind what is kept, or between two events: it reads up to the feed's place.
                 self._start, self._snapshot = self.at - 1, False
@@ -300,6 +303,13 @@ class _Follower:
                     return
                 if feed is not None and (upper == feed.upper or feed.after(upper)):
                     return
+
+
+def _problem(error: Exception) -> bytes:
+    """The event that says why a stream ends."""
+    body = (refusal(error) if isinstance(error, TidemillError) else fault(error)).body
+    assert isinstance(body, bytes)
+    return b"event: problem\ndata: " + body.rstrip() + b"\n\n"
 
 
 def _refused(says: str) -> UsageError:

@@ -54,7 +54,8 @@ class InputSchema:
     `columns` are (name, type) in order; a name is empty where the columns of an input have none.
     `rows_expire` is False for a stream whose events never end (for the lint on unbounded joins).
     `lattices` that its records carry beside time and expiry, as outputs of other programs do, have
-    the types of their values. Every record carries those that are `sure`.
+    the types of their values. Every record carries those that are `sure`. No event has two records
+    at an instant then: the output of a program has each fact once.
     """
 
     name: str

@@ -29,6 +29,12 @@ Parafacts: TypeAlias = (
 )
 
 TALLIES = frozenset({"count", "sum", "average"})
+TOLD = "told"
+"""Before the key of an input's fact and its sum or average: the identity of that contribution.
+
+IMPORTANT: a fact that two records state with two values has made two contributions. By the key
+alone one of them took the place of the other, whichever was merged last.
+"""
 
 
 class Tally:
@@ -270,7 +276,7 @@ def _given_tally(name: str, record: Record, value: Value) -> Tally:
     if name == "count" and type(value) is int:
         origin = ("counted", *record.key)
         return Tally(name, value, lambda: dict.fromkeys(_given(record, value), 1), origin)
-    return tally(name, {("given", *record.key): value})
+    return tally(name, {(TOLD, *record.key, value): value})
 
 
 def _given(record: Record, count: Value) -> Iterator[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemill.datalog.elements import TruthElement, element
-from tidemill.datalog.lattices import TALLIES, Identity, Parafacts, Tally, tally
+from tidemill.datalog.lattices import TALLIES, TOLD, Identity, Parafacts, Tally, tally
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import typed_of
 from tidemill.datalog.sums import Wide
@@ -34,6 +34,13 @@ _OF_FACTS, _OF_MATCHES = "members", "matches"
 """The tags of contributions of facts of inputs, and of those of matches, which values identify.
 Earlier versions had numbers of one engine, by the first tag; they do not know the second.
 """
+_OF_VALUES = "told"
+"""The tag where some are sums and averages of facts of inputs, each with its value in its identity.
+
+Earlier versions identified them by `_GIVEN` and the fact alone, by the other tags. Their sums are
+read as what they are; they do not know this tag.
+"""
+_GIVEN = "given"
 _OTHERWISE = (
     "the state has counts or sums of an earlier version, which identified what they add up by "
     "numbers that are lost: delete the view and apply it anew"
@@ -133,6 +140,7 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, Tally):
         members = [[_encoded(name), _encoded(each)] for name, each in value.members.items()]
         tag = _OF_MATCHES if _by_match(value.members) else _OF_FACTS
+        tag = _OF_VALUES if any(name[0] == TOLD for name in value.members) else tag
         return {"tally": value.kind, tag: sorted(members, key=json.dumps)}
     if type(value) is TruthElement:
         return bool(value)
@@ -169,13 +177,18 @@ def _of_tags(value: dict[str, Any]) -> Any:
             return math.inf * sign
         case {"tally": kind, **rest} if kind in TALLIES and len(rest) == 1:
             ((tag, told),) = rest.items()
-            if tag not in (_OF_FACTS, _OF_MATCHES):
+            if tag not in (_OF_FACTS, _OF_MATCHES, _OF_VALUES):
                 raise ValueError(f"contributions by {tag} may be of a newer version")
-            members = {_decoded(name): _decoded(each) for name, each in told}
+            members = dict(_contribution(_decoded(name), _decoded(each)) for name, each in told)
             if tag == _OF_FACTS and _by_match(members):
                 raise Corrupt(_OTHERWISE)
             return tally(kind, members)
     raise ValueError(f"{sorted(value)} may be of a newer version")
+
+
+def _contribution(name: Identity, value: Any) -> tuple[Identity, Any]:
+    """A contribution as it is identified now."""
+    return ((TOLD, *name[1:], value) if name[0] == _GIVEN else name), value
 
 
 def _by_match(members: Mapping[Identity, Any]) -> bool:

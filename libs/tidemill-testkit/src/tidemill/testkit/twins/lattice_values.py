@@ -33,12 +33,15 @@ def inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
 def given_value(lattice: str, seen: Sequence[Any], record: Any) -> Any:
     """The inner value of what an input's record carries: a count is so many contributions of its
     own.
+
+    Lattices of one fact merge each by itself (event-datalog.md, products). So what a value is does
+    not depend on the others beside it, nor on the expiry.
     """
     if lattice == "count":
         return frozenset(((record.key, at), 1) for at in range(seen[0]))
     if lattice == "count_distinct":
         return frozenset((record.key, at) for at in range(seen[0]))
-    return inject(lattice, seen, ("given", record))
+    return inject(lattice, seen, ("given", record.key))
 
 
 def _merge(lattice: str, a: Any, b: Any) -> Any:

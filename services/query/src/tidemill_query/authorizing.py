@@ -71,6 +71,9 @@ class _Hidden:
     def info(self, info: CollectionInfo) -> CollectionInfo:
         """A collection with the names of theirs left out of those of its holders."""
 
+        if not self._names:
+            return info
+
         def told(holders: Sequence[HolderInfo]) -> tuple[HolderInfo, ...]:
             return tuple(replace(each, owner=self.told(each.owner)) for each in holders)
 

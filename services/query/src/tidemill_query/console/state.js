@@ -44,8 +44,7 @@ export const nameOf = (id) => id.replace(/^([^/]*)~\d+/, "$1");
 
 const numberOf = (id) => /^[^/]*~(\d+)/.exec(id)?.[1] ?? 1;
 
-// The resource that makes a collection.
-export function maker(collection, among = state.resources) {
+function made(collection, among) {
   const name = nameOf(collection).split("/")[0];
   for (const kind of ["View", "Source", "Table"]) {
     const found = among.get(`${kind}/${name}`);
@@ -54,16 +53,34 @@ export function maker(collection, among = state.resources) {
   return null;
 }
 
+const makers = new WeakMap(); // by look: each name is read once in it
+
+// The resource that makes a collection, among those of a look.
+export function maker(collection, among = state.resources) {
+  let known = makers.get(among);
+  if (!known) makers.set(among, known = new Map());
+  let found = known.get(collection);
+  if (found === undefined) known.set(collection, found = made(collection, among));
+  return found;
+}
+
 export const readsOf = (resource) => (resource.details.reads ?? [])
   .map((each) => maker(each)).filter((each) => each && each !== resource);
+
+let timed = { of: null, known: null }; // of a look at collections: timelines by resource
 
 // By resource the timeline of what it makes; a reader that makes nothing is on that of its input.
 export function timelineOf(resource, seen = new Set()) {
   const own = state.timelines.get(resource.name);
   if (own) return own;
+  if (timed.of !== state.timelines) timed = { of: state.timelines, known: new WeakMap() };
+  const known = timed.known.get(resource);
+  if (known) return known;
   seen.add(resource);
   const read = readsOf(resource).find((each) => !seen.has(each));
-  return read ? timelineOf(read, seen) : "system";
+  const found = read ? timelineOf(read, seen) : "system";
+  timed.known.set(resource, found);
+  return found;
 }
 
 function bounds() {

@@ -78,6 +78,12 @@ def test_resources_see_each_other_across_files_in_any_order() -> None:
         (view("v", "p(x) := flights(x, _);") + "---\n" + action("v", "q(x)"), (11, 23, "resource")),
         (view("v", "p(x) := flights(x, _);") + "---\n" + action("v", "p(x"), (1, 4, "E002")),
         (
+            view("v", "p(x) := flights(x, _);")
+            + "---\n"
+            + action("v", "p(x)").replace("sink:", "remember: 1h, sink:"),
+            (11, 41, "resource"),
+        ),
+        (
             view("v", "p(x) := flights(x, _);").replace("spec:", "spec:\n  inptus: {}"),
             (5, 3, "resource"),
         ),

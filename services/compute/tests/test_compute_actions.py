@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tidemill.arrangement.updates import empty_updates
@@ -25,9 +26,11 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
 from tidemill_compute.actions.action import ActionDriver
+from tidemill_compute.actions.firings import Firings
 from tidemill_compute.actions.outbox import Firing, Took, untold
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_log import LogSink
+from tidemill_compute.actions.taking import Taking
 from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.settings import ComputeSettings
 
@@ -181,6 +184,41 @@ async def test_a_file_has_one_line_for_each_event_whatever_kills_the_process(
     await follow(world, world.action(world.process(Fuse(None)), FileSink(path)), END)
     assert sorted(fired(path.read_text().splitlines())) == expected(world.alarms)
     assert deaths > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_an_event_that_gets_old_fires_once_whatever_kills_the_process(
+    seed: int, tmp_path: Path
+) -> None:
+    """A restart forgets the keys that the process before had forgotten, and no other ones."""
+    random, path, world = Random(seed), tmp_path / "calls.jsonl", World(seed)
+    world.target = replace(world.target, remember_ms=4)
+    rows = world.alarms.to_pylist()
+    for row in {(each["tank"], each["level"], each["time"]): each for each in rows}.values():
+        later = sorted(random.sample(range(row["time"] + 3, row["time"] + 20), 2))
+        rows += [row | {"_time": at, "_diff": d} for at, d in zip(later, (-1, 1), strict=True)]
+    world.alarms = table_of([tuple(row.values()) for row in rows if row["_time"] < END])
+    await world.create(FileSink(path))
+    fed = deaths = 0
+    while fed < END:
+        fed, lower = min(END, fed + random.randrange(1, 9)), fed
+        await world.feed(lower, fed)
+        for _ in range(random.randrange(1, 4)):
+            fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
+            sink = TornSink(path, fuse, random)
+            await follow(world, world.action(world.process(fuse), sink), fed)
+            deaths += fuse.blown
+    await follow(world, world.action(world.process(Fuse(None)), FileSink(path)), END)
+    begins = world.alarms.filter(
+        pc.less_equal(pc.subtract(world.alarms["_time"].cast(pa.int64()), world.alarms["time"]), 4)
+    )
+    assert sorted(fired(path.read_text().splitlines())) == expected(begins)
+    assert deaths > 0
+    told = await world.now.read_updates("calls/corrections")
+    memory = Firings(GOAL, follow=False, remember_ms=4)
+    _, wanted = memory.take(Taking(SHAPE, memory).changes(world.alarms))
+    found = zip(told["key"].to_pylist(), told["sequence"].to_pylist(), strict=True)
+    assert sorted(found) == sorted((each.key, each.sequence) for each in wanted)
 
 
 async def test_a4_what_a_sink_took_before_it_refused_the_rest_is_not_fired_again(

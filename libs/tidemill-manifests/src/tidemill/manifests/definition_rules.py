@@ -480,7 +480,29 @@ _ACTION = (
         "a group is within at least 1ms",
         ".group",
     ),
-    *_immutable("Action", "view", "goal", "sink", "fireFrom", "eager", "follow", "limit", "group"),
+    Rule(
+        "!has(self.remember) || ((!has(self.eager) || !self.eager)"
+        " && (!has(self.follow) || !self.follow))",
+        "remember excludes eager and follow",
+        ".remember",
+    ),
+    Rule(
+        f"!has(self.remember) || !self.remember.matches('^{_ZERO}$')",
+        "an event is remembered for at least 1ms",
+        ".remember",
+    ),
+    *_immutable(
+        "Action",
+        "view",
+        "goal",
+        "sink",
+        "fireFrom",
+        "eager",
+        "follow",
+        "limit",
+        "group",
+        "remember",
+    ),
 )
 
 _HOLD = (

@@ -41,7 +41,7 @@ STEPS_READ_AHEAD = 20
 @dataclass(slots=True)
 class ActionCounts:
     """For metrics: what was put into the outbox, seen again, carried out, corrected; refused by a
-    fence, or passed over by a limit.
+    fence, or passed over by a limit. Outdated events begin when their time is too long ago.
     """
 
     fired: int = 0
@@ -50,6 +50,7 @@ class ActionCounts:
     corrected: int = 0
     fenced: int = 0
     limited: int = 0
+    outdated: int = 0
     frontier: int = 0
 
 
@@ -194,6 +195,7 @@ class ActionDriver:
         """First firings, and corrections of earlier ones, by instant."""
         news = self._memory.fired.take(self._memory.taking.changes(changes))
         self.counts.repeated = self._memory.fired.repeated
+        self.counts.outdated = self._memory.fired.outdated
         return news
 
     async def _correct(self, corrected: pa.Table, upper: int) -> None:

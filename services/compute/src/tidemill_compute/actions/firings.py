@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, elements_of, format_record
 from tidemill.time.typed import plain
 from tidemill_compute.actions.corrections import Correction, changed_after_firing
-from tidemill_compute.actions.key_counts import KeyCounts
+from tidemill_compute.actions.key_counts import SpannedCounts
 from tidemill_compute.actions.limiting import Limiter
 from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
 
@@ -24,18 +24,29 @@ class Firings:
     """Memory of what has fired for a goal, and what the next changes add to it.
 
     Each distinct event fires once. With `follow`, its changes, its end and its return do, too.
+    With `remember_ms`, an event whose time is longer ago fires no more, and is not corrected. So
+    its key is of no use: what fires once for it does so within that time. Keys of the last three
+    such times are kept at most, beside those of events to come.
     """
 
-    def __init__(self, goal: Goal, follow: bool, limiter: Limiter | None = None) -> None:
+    def __init__(
+        self,
+        goal: Goal,
+        follow: bool,
+        limiter: Limiter | None = None,
+        remember_ms: int | None = None,
+    ) -> None:
+        """`remember_ms` is of a goal about events, which have times, and is without `follow`."""
         self._goal = goal
+        self._remember_ms = remember_ms
         self._limiter = limiter
         self._follow = follow
         # Values that ride beside a fact are not in its key. An event that fired may stop matching
         # while its fact is still there.
         self._event = replace(goal, parafacts=())
-        self.known = KeyCounts()
+        self.known = SpannedCounts(remember_ms)
         """Effects so far under each event that has fired."""
-        self.told = KeyCounts()
+        self.told = SpannedCounts(remember_ms)
         """Corrections so far of each key."""
         self.ahead: dict[str, int] = {}
         """Of an eager action: keys that have fired and are still to begin, with the instant
@@ -43,6 +54,8 @@ class Firings:
         """
         self.repeated = 0
         """Returns of what has fired."""
+        self.outdated = 0
+        """Beginnings of events whose time was too long ago."""
 
     def take(self, changes: Iterable[RecordChange]) -> tuple[list[Firing], list[Correction]]:
         """Firings, and corrections of earlier ones, by instant.
@@ -56,9 +69,11 @@ class Firings:
                 (come if diff > 0 else gone)[time, self.key_of(record)] = record
         firings: list[Firing] = []
         corrections: list[Correction] = []
+        times = {key: each.time or 0 for (_, key), each in (gone | come).items()}
         where = sorted(come.keys() | gone.keys())
-        known = Counter(self.known.of(key for _, key in where))
-        told = Counter(self.told.of(key for key in known))
+        where, latest = [at for at in where if self._is_told(*at, times, come)], where[-1:]
+        known = Counter(self.known.of((key for _, key in where), times))
+        told = Counter(self.told.of(known, times))
         for instant, key in where:
             old, new = gone.get((instant, key)), come.get((instant, key))
             if new is not None and key in self.ahead:
@@ -70,9 +85,33 @@ class Firings:
                     firings.append(self._followed(key, instant, *then, known))
             elif new is not None and self.matches(new) and not self.matches(old):
                 firings.append(self._first(key, instant, new, known))
-        self.known.put({firing.of: known[firing.of] for firing in firings})
-        self.told.put({each.key: told[each.key] for each in corrections})
+        self.known.put({firing.of: known[firing.of] for firing in firings}, times)
+        self.told.put({each.key: told[each.key] for each in corrections}, times)
+        for instant, _ in latest:
+            self.forget(instant)
         return firings if self._limiter is None else self._limiter.judge(firings), corrections
+
+    def forget(self, instant: int) -> None:
+        """Forget keys of events that can begin at no instant from this one on. Cost: O(spans)."""
+        if self._remember_ms is not None:
+            self.known.forget(instant - self._remember_ms)
+            self.told.forget(instant - self._remember_ms)
+
+    def _is_told(
+        self,
+        instant: int,
+        key: str,
+        times: Mapping[str, int],
+        come: Mapping[tuple[int, str], Record],
+    ) -> bool:
+        """Whether the time of an event is not too long ago at an instant.
+
+        IMPORTANT: by both alone. Keys that happen to be known must not matter.
+        """
+        if self._remember_ms is None or instant - times[key] <= self._remember_ms:
+            return True
+        self.outdated += self.matches(come.get((instant, key)))
+        return False
 
     def asks(self, record: Record) -> bool:
         """Whether the event of a record is one of those that the goal is about."""

@@ -1,4 +1,7 @@
-"""Numbers by key, of keys that are SHA-256: a fifth of what a dictionary of texts takes."""
+"""Numbers by key, of keys that are SHA-256: a fifth of what a dictionary of texts takes.
+
+Of events that are told for a while only, old keys are forgotten a span at a time.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+ALL_AT_ONCE: Mapping[str, int] = {}
+"""Times of no event: all of them are of one span."""
 
 Words: TypeAlias = "npt.NDArray[np.uint64]"
 """Keys as rows of four words, in the order of their texts."""
@@ -107,3 +113,52 @@ class KeyCounts:
             told[key] = told.get(key, 0) + 1
         before = self.of(told)
         self.put({key: count + before.get(key, 0) for key, count in told.items()})
+
+
+class SpannedCounts:
+    """Counts of keys, apart by spans of the times of their events, which are forgotten as a whole.
+
+    An event is in the span of its time, 0 if it has none. Without a span all of them are in one,
+    which is never forgotten. Memory: as `KeyCounts`.
+    """
+
+    def __init__(self, span_ms: int | None) -> None:
+        self._span_ms = span_ms
+        self._spans: dict[int, KeyCounts] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._spans.values()))
+
+    def of(self, keys: Iterable[str], times: Mapping[str, int] = ALL_AT_ONCE) -> dict[str, int]:
+        """The numbers of those keys that have one."""
+        found: dict[str, int] = {}
+        for span, some in self._apart(keys, times).items():
+            if span in self._spans:
+                found |= self._spans[span].of(some)
+        return found
+
+    def put(self, counts: Mapping[str, int], times: Mapping[str, int] = ALL_AT_ONCE) -> None:
+        """Set the numbers of these keys."""
+        for span, some in self._apart(counts, times).items():
+            known = self._spans.setdefault(span, KeyCounts())
+            known.put({key: counts[key] for key in some})
+
+    def add(self, keys: Iterable[str], times: Mapping[str, int] = ALL_AT_ONCE) -> None:
+        """Count each of these keys once more, as often as it comes."""
+        for span, some in self._apart(keys, times).items():
+            self._spans.setdefault(span, KeyCounts()).add(some)
+
+    def forget(self, before: int) -> None:
+        """Forget spans of which all times are before an instant. Cost: O(spans)."""
+        if self._span_ms is not None:
+            for span in [each for each in self._spans if (each + 1) * self._span_ms <= before]:
+                del self._spans[span]
+
+    def _apart(self, keys: Iterable[str], times: Mapping[str, int]) -> dict[int, list[str]]:
+        if self._span_ms is None:
+            some = list(keys)
+            return {0: some} if some else {}
+        found: dict[int, list[str]] = {}
+        for key in keys:
+            found.setdefault(times.get(key, 0) // self._span_ms, []).append(key)
+        return found

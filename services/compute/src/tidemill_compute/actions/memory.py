@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pyarrow as pa
 
@@ -10,6 +10,7 @@ from tidemill.shard import Collections
 from tidemill.time import sole_time
 from tidemill_compute.actions.due import Due
 from tidemill_compute.actions.firings import Firings
+from tidemill_compute.actions.key_counts import ALL_AT_ONCE
 from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import Firing, follow_on
 from tidemill_compute.actions.taking import Taking
@@ -39,7 +40,7 @@ class Memory:
         target = self._target
         names = [name for name, _ in target.shape.argument_columns]
         self._limiter = limiter_of(target.limit, names)
-        self.fired = Firings(target.goal, target.follow, self._limiter)
+        self.fired = Firings(target.goal, target.follow, self._limiter, target.remember_ms)
         self.taking = Taking(target.shape, self.fired)
         self.lasting = {}
 
@@ -47,11 +48,19 @@ class Memory:
         """Take in all that the outbox and the corrections have before `upper`."""
         target = self._target
         async for put in self.pieces(target.outbox, upper):
-            self.fired.known.add(put["event" if target.follow else "key"].to_pylist())
+            self.fired.known.add(*self._events(put, "event" if target.follow else "key"))
             if target.repeats or self._limiter is not None:
                 self._recall_firings(Due.in_outbox(put))
         async for told in self.pieces(target.corrections, upper):
-            self.fired.told.add(told["key"].to_pylist())
+            self.fired.told.add(*self._events(told, "key"))
+        self.fired.forget(upper)
+
+    def _events(self, rows: pa.Table, key: str) -> tuple[list[str], Mapping[str, int]]:
+        """The keys of rows, and the times of their events where these count."""
+        keys: list[str] = rows[key].to_pylist()
+        if self._target.remember_ms is None:
+            return keys, ALL_AT_ONCE
+        return keys, dict(zip(keys, rows["event_time"].to_pylist(), strict=True))
 
     def _recall_firings(self, due: Due) -> None:
         for firing in due:

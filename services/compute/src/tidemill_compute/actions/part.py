@@ -49,7 +49,7 @@ class ActionPart:
         target = ActionTarget(
             made.stored.prefix, made.goal, made.watched.collection, made.watched.shape,
             made.outbox, made.done, made.corrections, made.spec.follow, made.spec.limit,
-            made.spec.group, made.spec.sink.alertmanager is not None,
+            made.spec.group, made.spec.remember, made.spec.sink.alertmanager is not None,
         )  # fmt: skip
         self._early = self._look_ahead() if made.spec.eager else None
         self.driver = self._drive(target)
@@ -95,6 +95,7 @@ class ActionPart:
             "duplicatesSuppressed": done.repeated,
             "effects": done.effects,
             **({} if self._made.spec.limit is None else {"limited": done.limited}),
+            **({} if self._made.spec.remember is None else {"outdated": done.outdated}),
         }
 
     def _firing(self) -> dict[str, object]:

@@ -23,5 +23,7 @@ class ActionTarget:
     follow: bool = False
     limit: RateSpec | None = None
     group: GroupSpec | None = None
+    remember_ms: int | None = None
+    """Beginnings of events whose time is longer ago do not fire."""
     repeats: bool = False
     """Whether what goes on is told again and again, of an action that follows its events."""

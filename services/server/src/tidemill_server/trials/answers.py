@@ -213,7 +213,7 @@ def output_of(action: ActionSpec, view: PlannedView, derived: Facts) -> ActionOu
     goal = compile_goal(action.goal, view.program)
     columns = view.outputs[goal.predicate].shape.argument_columns
     limiter = limiter_of(action.limit, [name for name, _ in columns])
-    firings, corrections = Firings(goal, action.follow, limiter).take(
+    firings, corrections = Firings(goal, action.follow, limiter, action.remember).take(
         _changes(derived, goal.predicate)
     )
     return ActionOutput([each for each in firings if not each.limited], corrections)

@@ -54,7 +54,8 @@ def replay(
     facts = facts_in(client, entry, read, changes_max)
     arguments = [name for name, _ in entry.shape.argument_columns]
     limiter = limiter_of(spec.limit, arguments)
-    firings, corrections = Firings(goal, spec.follow, limiter).take(_changes(facts, before))
+    memory = Firings(goal, spec.follow, limiter, spec.remember)
+    firings, corrections = memory.take(_changes(facts, before))
     grouping = grouping_of(spec.group, arguments)
     if grouping is None:
         messages = [each for each in firings if not each.limited]

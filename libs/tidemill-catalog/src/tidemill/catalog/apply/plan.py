@@ -448,6 +448,12 @@ def watched_by(spec: ActionSpec, resource: Resource, catalog: Catalog) -> Catalo
                         f"the goal has no argument {name}; it has {', '.join(names) or 'none'}",
                         reason="UnknownArgument",
                     )
+    if spec.remember is not None and not named.shape.timed:
+        with located(resource, "spec", "remember"):
+            raise UsageError(
+                f"{spec.view}/{predicate} has facts without times, of which none gets old: leave it "
+                "out, or give the head a @time", reason="NoTimes",
+            )  # fmt: skip
     if spec.eager:
         with located(resource, "spec", "eager"):
             refuse_eager(catalog.planned(spec.view), goal, catalog)

@@ -135,9 +135,24 @@ def _followed(spec: SpecDocument) -> Iterator[Broken]:
         says = "eager and limit exclude each other: which events come first is not definite yet"
         yield Broken(("limit",), says, "leave one of the two out")
     yield from _grouped(spec)
+    yield from _remembered(spec)
     if "alertmanager" in spec["sink"] and not spec.get("follow"):
         says = "an alert without follow would last for ever"
         yield Broken(("follow",), says, "write follow: true")
+
+
+def _remembered(spec: SpecDocument) -> Iterator[Broken]:
+    if "remember" not in spec:
+        return
+    for field, says in (
+        ("eager", "what fires early has no instant yet"),
+        ("follow", "an event may end at any time"),
+    ):
+        if spec.get(field):
+            says = f"{field} and remember exclude each other: {says}"
+            yield Broken(("remember",), says, "leave one of the two out")
+    if parse_duration(spec["remember"]) == 0:
+        yield Broken(("remember",), "0 is too short", "at least 1ms")
 
 
 def _grouped(spec: SpecDocument) -> Iterator[Broken]:

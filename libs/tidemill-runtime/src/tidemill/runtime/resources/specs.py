@@ -474,7 +474,8 @@ class ActionSpec(Spec, frozen=True, kw_only=True):
     """A goal and what is told; `fire_from` is a word or an instant in milliseconds.
 
     An `eager` one fires what follows from what has come, before it is definite. One that `follow`s
-    tells also when an event changes, and when it ends.
+    tells also when an event changes, and when it ends. One that `remember`s for a while fires for
+    no event that begins later than that after its time.
     """
 
     view: str
@@ -485,6 +486,7 @@ class ActionSpec(Spec, frozen=True, kw_only=True):
     follow: bool = False
     limit: RateSpec | None = None
     group: GroupSpec | None = None
+    remember: Milliseconds | None = None
 
 
 class ArrangementSpec(Spec, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from tidemill.datalog.placement.shares import shares_of
 from tidemill.datalog.state import AHEAD, LINGERING, StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
-from tidemill.testkit.held import Held, without_lattices
+from tidemill.testkit.held import Held, delivered, taken_back, with_passing, without_lattices
 from tidemill.testkit.tidelog import (
     FORMS,
     UPPER,
@@ -74,19 +74,16 @@ def feed(held: Held, given_: Presences, since: int) -> None:
 
 
 @LAW
-@given(EXAMPLES, inputs(rows_max=5), STRATEGIES, st.lists(st.integers(0, UPPER - 1)))
+@given(
+    EXAMPLES, inputs(rows_max=5), STRATEGIES, st.lists(st.integers(0, UPPER - 1)), st.integers(0)
+)
 def test_a_solution_is_seen_from_its_time_whatever_has_ended(
-    example: Example, given_: Presences, strategy: Strategy, stops: list[int]
+    example: Example, given_: Presences, strategy: Strategy, stops: list[int], seed: int
 ) -> None:
     given_ = without_lattices(given_)
     held = Held(example.checked, strategy=strategy, carrying=())
     expected = answers_from_scratch(example, given_)
-    waiting = [(p.start, n, p) for n, found in given_.items() for p in found]
-    for stop in sorted({*stops, UPPER}):
-        for _, name, presence in [each for each in waiting if each[0] < stop]:
-            held.engine.feed_presences(name, [presence])
-        waiting = [each for each in waiting if each[0] >= stop]
-        held.step(stop)
+    for stop in delivered(held, given_, stops, seed):
         assert held.now() == expected[stop], (stop, example.text)
 
 
@@ -97,19 +94,8 @@ def test_facts_that_are_taken_away_leave_what_was_established(
 ) -> None:
     given_, passing = without_lattices(given_), without_lattices(passing)
     held = Held(example.checked, strategy=strategy, carrying=())
-    ended = {
-        name: [replace(p, end=min(p.end, at)) for p in presences if p.start < at]
-        for name, presences in passing.items()
-    }
-    expected = answers_from_scratch(example, {n: [*given_[n], *ended[n]] for n in given_})
-    held.feed(given_)
-    held.feed(passing)
-    held.step(at)
-    for name, presences in passing.items():
-        later = [replace(p, start=max(p.start, at)) for p in presences if p.end > at]
-        held.engine.feed_presences(name, later, -1)
-    for stop in range(at + 1, UPPER + 1):
-        held.step(stop)
+    expected = answers_from_scratch(example, with_passing(given_, passing, at))
+    for stop in taken_back(held, given_, passing, at):
         assert held.now() == expected[stop], (stop, at, example.text)
 
 

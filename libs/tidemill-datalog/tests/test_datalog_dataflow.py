@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -37,7 +36,7 @@ from tidemill.errors import UsageError
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
 from tidemill.testkit.conformance.registry import Options, run_case
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
-from tidemill.testkit.held import Held, lives
+from tidemill.testkit.held import Held, delivered, lives, taken_back, with_passing
 from tidemill.testkit.tidelog import (
     UPPER,
     Example,
@@ -95,16 +94,10 @@ def test_neither_steps_nor_deliveries_have_a_meaning(
     example: Example, given_: Presences, strategy: Strategy, carrying: frozenset[str],
     stops: list[int], seed: int,
 ) -> None:  # fmt: skip
-    given_, rng = carried_by(carrying, given_), Random(seed)
+    given_ = carried_by(carrying, given_)
     held = Held(example.checked, strategy=strategy, carrying=carrying)
-    waiting = [(rng.randint(0, p.start), n, p) for n, found in given_.items() for p in found]
     expected = answers_from_scratch(example, given_)
-    for stop in sorted({*stops, UPPER}):
-        rng.shuffle(waiting)
-        for _, name, presence in [each for each in waiting if each[0] < stop]:
-            held.engine.feed_presences(name, [presence])
-        waiting = [each for each in waiting if each[0] >= stop]
-        held.step(stop)
+    for stop in delivered(held, given_, stops, seed):
         assert held.now() == expected[stop], (stop, example.text)
 
 
@@ -116,23 +109,8 @@ def test_what_is_taken_back_from_an_instant_on_was_there_before(
 ) -> None:  # fmt: skip
     given_, passing = carried_by(carrying, given_), carried_by(carrying, passing)
     held = Held(example.checked, strategy=strategy, carrying=carrying)
-    ended = {
-        name: [replace(p, end=at) for p in presences if p.start < at < p.end]
-        + [p for p in presences if p.end <= at]
-        for name, presences in passing.items()
-    }
-    both = {name: [*given_[name], *ended[name]] for name in given_}
-    held.feed(given_)
-    held.feed(passing)
-    expected = answers_from_scratch(example, both)
-    if at:
-        held.step(at)
-        assert held.now() == expected[at], (at, example.text)
-    for name, presences in passing.items():
-        later = [replace(p, start=max(p.start, at)) for p in presences if p.end > at]
-        held.engine.feed_presences(name, later, -1)
-    for stop in range(max(at, 1) + (at > 0), UPPER + 1):
-        held.step(stop)
+    expected = answers_from_scratch(example, with_passing(given_, passing, at))
+    for stop in taken_back(held, given_, passing, at):
         assert held.now() == expected[stop], (stop, at, example.text)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
-from tidemill.testkit.held import Held, lives, without_lattices
+from tidemill.testkit.held import Held, delivered, lives, taken_back, with_passing, without_lattices
 from tidemill.testkit.tidelog import (
     FORMS,
     UPPER,
@@ -84,16 +83,10 @@ EXAMPLES = programs(3, FORMS_OF_WITNESSES).filter(lambda example: witnesses_in(e
 def test_a_witness_is_found_in_whatever_order_facts_come(
     example: Example, given_: Presences, strategy: Strategy, stops: list[int], seed: int
 ) -> None:
-    given_, rng = without_lattices(given_), Random(seed)
+    given_ = without_lattices(given_)
     held = Held(example.checked, strategy=strategy, carrying=())
-    waiting = [(rng.randint(0, p.start), n, p) for n, found in given_.items() for p in found]
     expected = answers_from_scratch(example, given_)
-    for stop in sorted({*stops, UPPER}):
-        rng.shuffle(waiting)
-        for _, name, presence in [each for each in waiting if each[0] < stop]:
-            held.engine.feed_presences(name, [presence])
-        waiting = [each for each in waiting if each[0] >= stop]
-        held.step(stop)
+    for stop in delivered(held, given_, stops, seed):
         assert held.now() == expected[stop], (stop, example.text)
 
 
@@ -104,20 +97,8 @@ def test_a_witness_that_goes_leaves_matches_to_others(
 ) -> None:
     given_, passing = without_lattices(given_), without_lattices(passing)
     held = Held(example.checked, strategy=strategy, carrying=())
-    ended = {
-        name: [replace(p, end=min(p.end, at)) for p in presences if p.start < at]
-        for name, presences in passing.items()
-    }
-    expected = answers_from_scratch(example, {n: [*given_[n], *ended[n]] for n in given_})
-    held.feed(given_)
-    held.feed(passing)
-    held.step(at)
-    assert held.now() == expected[at], (at, example.text)
-    for name, presences in passing.items():
-        later = [replace(p, start=max(p.start, at)) for p in presences if p.end > at]
-        held.engine.feed_presences(name, later, -1)
-    for stop in range(at + 1, UPPER + 1):
-        held.step(stop)
+    expected = answers_from_scratch(example, with_passing(given_, passing, at))
+    for stop in taken_back(held, given_, passing, at):
         assert held.now() == expected[stop], (stop, at, example.text)
 
 

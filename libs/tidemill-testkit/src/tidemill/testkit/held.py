@@ -1,10 +1,11 @@
-"""The sum of the changes that a dataflow has told."""
+"""The sum of the changes that a dataflow has told, and ways to feed one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from random import Random  # noqa: TID251  seeded by tests
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
@@ -112,3 +113,46 @@ def lives(
             held.step(stop)
             yield stop, held
         state, since = held.state, until - 1
+
+
+def delivered(held: Held, given: Presences, stops: Sequence[int], seed: int) -> Iterator[int]:
+    """Each stop, and the end, when an engine is there. Presences come one by one.
+
+    They come in any order, each at any stop before its start, or at the first one after it.
+    """
+    rng = Random(seed)
+    waiting = [(rng.randint(0, int(p.start)), n, p) for n, found in given.items() for p in found]
+    for stop in sorted({*stops, UPPER}):
+        rng.shuffle(waiting)
+        for _, name, presence in [each for each in waiting if each[0] < stop]:
+            held.engine.feed_presences(name, [presence])
+        waiting = [each for each in waiting if each[0] >= stop]
+        held.step(stop)
+        yield stop
+
+
+def taken_back(held: Held, given: Presences, passing: Presences, at: int) -> Iterator[int]:
+    """Each instant from `at` on when an engine is there, at which some of its facts are taken away.
+
+    It holds then what `with_passing` says.
+    """
+    held.feed(given)
+    held.feed(passing)
+    if at:
+        held.step(at)
+        yield at
+    for name, presences in passing.items():
+        later = [replace(p, start=max(p.start, at)) for p in presences if p.end > at]
+        held.engine.feed_presences(name, later, -1)
+    for stop in range(at + 1, UPPER + 1):
+        held.step(stop)
+        yield stop
+
+
+def with_passing(given: Presences, passing: Presences, at: int) -> Presences:
+    """Presences, and others that end at an instant if not before."""
+    ended = {
+        name: [replace(p, end=min(p.end, at)) for p in presences if p.start < at]
+        for name, presences in passing.items()
+    }
+    return {name: [*presences, *ended[name]] for name, presences in given.items()}

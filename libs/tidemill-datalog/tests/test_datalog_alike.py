@@ -15,6 +15,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import alike, lower, lowering
 from tidemill.datalog.dataflow.carried import NumberedValues
+from tidemill.datalog.dataflow.kept_plans import numbered
 from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
 from tidemill.datalog.dataflow.plan import DataflowPlan, RulePlan
 from tidemill.datalog.dataflow.rules import RuleLowering
@@ -51,7 +52,7 @@ def plain(piece: object) -> object:
 
 def lowered(checked: CheckedProgram) -> DataflowPlan | str:
     try:
-        return lower(plan_of(checked), Texts())
+        return numbered(lower(plan_of(checked)), Texts())
     except NotInDataflow as missing:
         return missing.construct
 
@@ -106,5 +107,5 @@ def test_one_rule_of_a_form_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alike, "RuleLowering", Counted)
     text = "d0(x) := r(x);\nd1(x) := d0(x) ^ s(x, y) ^ not f(y, x);\n"
     text += "\n".join(f"d{n + 1}(x) := d{n}(x) ^ s(x, y) ^ not f(y, x);" for n in range(1, 40))
-    lower(plan_of(check(parse(text), CATALOG)), Texts())
+    lower(plan_of(check(parse(text), CATALOG)))
     assert len(lowered_alone) == 2

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import (
     DataflowEngine,
     NotInDataflow,
@@ -57,7 +56,7 @@ def fits(checked: CheckedProgram) -> bool:
     """Whether the dataflow evaluates all of a program, whatever its inputs carry."""
     try:
         for carrying in (frozenset[str](), EVENTS):
-            lower(given_apart(logical_plan(checked)), Texts(), carrying)
+            lower(given_apart(logical_plan(checked)), carrying)
     except NotInDataflow:
         return False
     return True
@@ -193,7 +192,7 @@ def test_a_plan_names_the_columns_of_each_operator() -> None:
         near(a, c) := near(a, b) ^ paid(b, c);
     """
     checked = check(parse(text), InputSchemas(schemas))
-    document = plan_document(lower(logical_plan(checked), Texts()), checked)
+    document = plan_document(lower(logical_plan(checked)), checked)
     lines = [line.strip() for line in plan_lines(document)]
     late = "join pay by (id) where (t <= u) -> filter where (u < t + 1000)"
     assert f'order -> select by (who = "x") -> {late}' in lines

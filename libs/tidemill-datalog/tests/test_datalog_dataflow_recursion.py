@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow, lower
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema, InputSchemas
@@ -57,7 +56,7 @@ GIVEN = inputs(("a", "b", "r", "s"), nulls=False, rows_max=6)
 def fits(checked: CheckedProgram) -> bool:
     """Whether the dataflow evaluates all of a program."""
     try:
-        lower(logical_plan(checked), Texts())
+        lower(logical_plan(checked))
     except NotInDataflow:
         return False
     return True

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tidemill.arrangement.interval_updates import Change
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import NotInDataflow, lower
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.dataflow.ticker import DataflowTicker, TickGiven
@@ -37,7 +36,7 @@ Given = Mapping[str, Sequence[Record]]
 def fits(checked: CheckedProgram) -> bool:
     """Whether the dataflow evaluates all of a program."""
     try:
-        lower(plan_of(checked), Texts())
+        lower(plan_of(checked))
     except NotInDataflow:
         return False
     return True

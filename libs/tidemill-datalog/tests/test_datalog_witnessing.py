@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, lower, plan_document, plan_lines
 from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.inputs import InputSchema, InputSchemas
@@ -69,7 +68,7 @@ FORMS_OF_WITNESSES = replace(
 
 def witnesses_in(checked: CheckedProgram) -> int:
     """The rules that look for a witness."""
-    plan = lower(given_apart(logical_plan(checked)), Texts(), frozenset())
+    plan = lower(given_apart(logical_plan(checked)))
     return sum(rule.witness is not None for rule in plan.rules)
 
 
@@ -178,7 +177,7 @@ def test_matches_of_one_key_are_as_many_as_its_facts(
 
 def test_a_plan_says_of_a_rule_that_it_looks_for_a_witness() -> None:
     checked = check(parse(SESSIONS), CLICKS)
-    plan = lower(logical_plan(checked), Texts())
+    plan = lower(logical_plan(checked))
     lines = "\n".join(plan_lines(plan_document(plan, checked)))
     assert "one witness of recent for each match, of those with the nearest time" in lines
 

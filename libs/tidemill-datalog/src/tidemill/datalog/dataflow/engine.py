@@ -27,7 +27,7 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.deltas import pairs
 from tidemill.datalog.dataflow.forgetting import Forgetting
 from tidemill.datalog.dataflow.holdings import Holdings, Outputs
-from tidemill.datalog.dataflow.lowering import lower
+from tidemill.datalog.dataflow.kept_plans import kept_plan, numbered
 from tidemill.datalog.dataflow.operators.blending import Blended
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.growing import Growth, from_instant
@@ -41,7 +41,6 @@ from tidemill.datalog.dataflow.rule_state import Figures, RuleState, tell_state
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending
 from tidemill.datalog.dataflow.schema import Schema, instant_of, rows_of_presences, rows_of_records
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
-from tidemill.datalog.dataflow.ticked_plan import given_apart, plan_of
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.partial import GATHERED
 from tidemill.datalog.logical.plan import GIVEN, LogicalPlan
@@ -88,15 +87,14 @@ class DataflowEngine:
         With `keeps_state` `tell_state` has to be asked each step. A ticker runs a `ticked` engine.
         With `shares` its inputs are kept for others too.
         """
-        logical = plan_of(checked) if plan is None else given_apart(plan)
+        self.checked, lowered = kept_plan(checked if plan is None else plan, carrying, whole)
         self.ticked, self.keeps_state, self.timer = ticked, keeps_state, timer
         self.ticks, self._agenda = np.empty(0, np.int64), Agenda()
         self.allowance = allowance or Allowance()
         """The count of memory that the engine draws on."""
-        self.checked = logical.checked
         self.texts = Texts() if texts is None else texts
         self.all_errors = Errors()
-        self.plan = lower(logical, self.texts, frozenset(carrying), frozenset(whole))
+        self.plan = numbered(lowered, self.texts)
         self.schemas = {name: each.schema for name, each in self.plan.collections.items()}
         self._limits = limits or Limits()
         self.plan.values.set_values_max = self._limits.set_values

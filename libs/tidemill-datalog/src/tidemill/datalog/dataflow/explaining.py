@@ -202,7 +202,7 @@ class _RuleText:
                 self._names.setdefault(column, told)
 
     def delta(self, delta: DeltaPlan) -> Document:
-        first = self._conditions(delta.source, delta.begin.shape)
+        first = self._conditions(delta.source, delta.begin)
         operators = [{"operator": "select", **first}] if any(first.values()) else []
         return {
             "from": self._collection(delta.source),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.plan import CollectionPlan
 from tidemill.datalog.dataflow.representation import Representation
-from tidemill.datalog.dataflow.schema import Schema, word_of
+from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
 
@@ -15,10 +14,9 @@ from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
 class LoweredCollections:
     """The collections of a program, and what rules ask of them. Covers come as they are asked."""
 
-    def __init__(self, checked: CheckedProgram, texts: Texts, represented: Representation) -> None:
+    def __init__(self, checked: CheckedProgram, represented: Representation) -> None:
         self._checked = checked
         self._declared = {*checked.inputs, *checked.derived}
-        self._texts = texts
         self._represented = represented
         self.plans: dict[str, CollectionPlan] = {}
         self.values = NumberedValues(checked.vocabulary.lattices)
@@ -45,9 +43,6 @@ class LoweredCollections:
         """Types of the variables of a rule."""
         vocabulary = self._checked.vocabulary
         return TypeEnvironment(rule.types, {}, vocabulary.functions, vocabulary.lattices)
-
-    def word(self, value: object, kind: Type) -> tuple[int, bool]:
-        return word_of(value, kind, self._texts, self.values)
 
     def timed(self, predicate: str) -> bool:
         """Whether facts of a collection may have a time."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from tidemill.arrangement.looks import let_go
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.alike import AlikeRules
 from tidemill.datalog.dataflow.lingering import MET, Lives, lives_apart
 from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
@@ -26,14 +25,13 @@ TOLD = "#told:"
 
 def lower(
     logical: LogicalPlan,
-    texts: Texts,
     carrying: Collection[str] = frozenset(),
     whole: Collection[str] = frozenset(),
 ) -> DataflowPlan:
     """The dataflow of a program. Facts of the inputs in `carrying` may carry any lattice.
 
-    Facts of the predicates in `whole` keep the contributions to their tallies. Raises:
-    NotInDataflow. Cost: O(text).
+    Facts of the predicates in `whole` keep the contributions to their tallies. It is a value, for
+    any number of engines: each has it `numbered`. Raises: NotInDataflow. Cost: O(text).
     """
     logical, lives = lives_apart(logical, _bare(logical, carrying))
     logical = rewritten(logical)
@@ -45,7 +43,7 @@ def lower(
     apart = told_apart(represented, lives, found)
     if apart is not represented:
         found = Representation(apart, carrying, whole, ordered)
-    return _Lowering(apart, texts, found, lives, ordered).plan()
+    return _Lowering(apart, found, lives, ordered).plan()
 
 
 def _bare(logical: LogicalPlan, carrying: Collection[str]) -> frozenset[str]:
@@ -116,7 +114,7 @@ def missing_in(checked: CheckedProgram) -> str | None:
     """The first construct of a program that has no operator, in words; None for none."""
     logical = plan_of(checked)
     try:
-        plan = lower(logical, Texts())
+        plan = lower(logical)
     except NotInDataflow as missing:
         return missing.construct
     parts: list[object] = [*plan.rules, *plan.collections.values(), *logical.rules]
@@ -129,15 +127,15 @@ class _Lowering:
     """Lowers one program: its collections first, then each rule."""
 
     def __init__(
-        self, logical: LogicalPlan, texts: Texts, represented: Representation,
-        lives: Mapping[str, Lives], ordered: Ordered,
+        self, logical: LogicalPlan, represented: Representation, lives: Mapping[str, Lives],
+        ordered: Ordered,
     ) -> None:  # fmt: skip
         self._ordered = ordered
         self._lives = lives
         self._logical = logical
         self._checked = logical.checked
         self._represented = represented
-        self._lowered = LoweredCollections(logical.checked, texts, represented)
+        self._lowered = LoweredCollections(logical.checked, represented)
         self._plans = self._lowered.plans
         self._values = self._lowered.values
 

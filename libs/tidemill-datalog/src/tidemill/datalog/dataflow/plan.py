@@ -21,6 +21,7 @@ from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import Expression, RuleForm, Type, Wildcard
 from tidemill.datalog.logical.linear import ValueLimits
 from tidemill.datalog.nodes import dataclass
+from tidemill.datalog.values import Value
 
 MODERATE = 1 << 60
 """Limits of ticks count on instants and periods that are closer to zero than this."""
@@ -28,14 +29,6 @@ VALUE = "#value"
 """In the place of a lattice: the value of a column that holds values of any type."""
 UNIT = "#unit"
 """A collection of one fact without arguments, present always: rules without atoms read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """A match for each row of the change of the source that agrees with the first atom."""
-
-    template: I64Array
-    shape: JoinShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +126,14 @@ Operator: TypeAlias = "Join | Subtract | Filter | Compute | Clock | Untick | See
 class DeltaPlan:
     """The operators that follow in a rule from the change of one collection, in their order.
 
-    Diffs are multiplied by `sign`: the facts under `not` count against their rule. A change that
-    is met at several atoms at once has been counted too often.
+    A match begins for each row of the change that agrees with the first atom. Diffs are multiplied
+    by `sign`: the facts under `not` count against their rule. A change that is met at several atoms
+    at once has been counted too often.
     """
 
     source: str
     sign: int
-    begin: Begin
+    begin: JoinShape
     steps: tuple[Operator, ...]
     alone: bool = field(init=False, compare=False, repr=False)
     """Whether the change is met at one atom only."""
@@ -162,6 +156,7 @@ class MatchColumns:
     first, where errors and identities need them. `width` counts time, expiry and nulls, the last
     three. `identity` are the columns that tell matches apart, `times` those of them with the times
     of facts. Words of its columns in `numbers` are numbers of values of a type, in one engine.
+    A match begins as the `template`, which has the words of `literals` once a plan is `numbered`.
     """
 
     variables: Mapping[str, tuple[int, Type]]
@@ -170,6 +165,8 @@ class MatchColumns:
     times: tuple[int, ...]
     numbers: Mapping[int, Type]
     width: int
+    template: I64Array
+    literals: tuple[tuple[int, Value, Type], ...]
     values: NumberedValues
 
     @property

@@ -30,6 +30,7 @@ from tidemill.datalog.logical.forms import (
     clock_time,
     variables_of,
 )
+from tidemill.datalog.values import Value
 
 _UNIT_ATOM = AtomForm(UNIT, ())
 
@@ -58,6 +59,7 @@ class RuleColumns:
             atoms = (replace(_UNIT_ATOM, lattices=tuple(ends)), *atoms)
         self.atoms = atoms
         self._template: list[tuple[int, bool]] = []
+        self._literals: list[tuple[int, Value, Type]] = []
         self.variables: dict[str, tuple[int, Type]] = {}
         self.constants: dict[tuple[object, Type], int] = {}
         self.own: dict[tuple[int, int], int] = {}
@@ -98,8 +100,8 @@ class RuleColumns:
         """Whether the rule belongs to a recursion."""
         return bool(self._loop)
 
-    def template(self) -> I64Array:
-        """A match with constants alone."""
+    def _first_match(self) -> I64Array:
+        """A match with nothing but nulls; its literals are to come."""
         words = np.array([word for word, _ in self._template] + [0, END_WORD, 0], np.int64)
         nulls = sum(1 << at for at, (_, null) in enumerate(self._template) if null)
         words[-1] = nulls | 1 << (len(words) - 3)
@@ -133,10 +135,12 @@ class RuleColumns:
         self._template.append((word, null))
         return len(self._template) - 1
 
-    def _constant(self, value: object, kind: Type) -> int:
+    def _constant(self, value: Value, kind: Type) -> int:
         key = (value if value is None else (type(value), value), kind)
         if key not in self.constants:
-            self.constants[key] = self._column(*self.program.word(value, kind))
+            self.constants[key] = self._column(null=value is None)
+            if value is not None:
+                self._literals.append((self.constants[key], value, kind))
         return self.constants[key]
 
     def places(self, number: int) -> list[tuple[int, Term, Type]]:
@@ -321,7 +325,8 @@ class RuleColumns:
         width = len(self._template) + 3
         return MatchColumns(
             dict(self.variables), tuple(facts), tuple(sorted(identity)),
-            tuple(sorted(times & identity)), self._numbers(identity), width, self.program.values,
+            tuple(sorted(times & identity)), self._numbers(identity), width, self._first_match(),
+            tuple(self._literals), self.program.values,
         )  # fmt: skip
 
     def _numbers(self, columns: Collection[int]) -> dict[int, Type]:

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from tidemill.datalog.dataflow.deltas import Steps, pairs
 from tidemill.datalog.dataflow.lingering import INSTANTS, MET, OPEN
-from tidemill.datalog.dataflow.plan import UNIT, Begin, DeltaPlan, Head, Passes, Reduce, RulePlan
+from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, Head, Passes, Reduce, RulePlan
 from tidemill.datalog.dataflow.rule_columns import RuleColumns
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, KINDS, TIME, NotInDataflow
 from tidemill.datalog.dataflow.witnessing import witness_of
@@ -111,7 +111,7 @@ class RuleLowering(RuleColumns):
             steps.join(chosen, chosen in changed)
         steps.finish()
         assert steps.begin is not None
-        return DeltaPlan(source, sign, Begin(self.template(), steps.begin), tuple(steps.steps))
+        return DeltaPlan(source, sign, steps.begin, tuple(steps.steps))
 
     # Heads.
 

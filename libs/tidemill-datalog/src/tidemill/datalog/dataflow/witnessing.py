@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from itertools import starmap
 
 from tidemill.arrangement.interval_updates import JoinShape
-from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.deltas import Steps, pairs
-from tidemill.datalog.dataflow.plan import Begin, DeltaPlan, Witness, WitnessSide
+from tidemill.datalog.dataflow.plan import DeltaPlan, Witness, WitnessSide
 from tidemill.datalog.dataflow.rule_columns import RuleColumns
 from tidemill.datalog.dataflow.schema import NUMBERED, TIME
 from tidemill.datalog.logical.expressions import TypeEnvironment
@@ -202,18 +201,16 @@ class _Looking:
             for (number, _), column in of.own.items()
             if number == each.number and column in shape.copies[0].tolist()
         }
-        words = of.template()
-        words[-1] |= sum(1 << column for column in own)
         whole = (name for name in self._mine if of.variables[name][1] is Type.INT)
         return Witness(
-            left=tuple(self._left(words, each) for each in (None, *range(len(of.rule.absent)))),
+            left=tuple(self._left(each) for each in (None, *range(len(of.rule.absent)))),
             sides=tuple(starmap(self._side, zip(found, shapes, strict=True))),
             numbers=tuple(sorted(of.variables[name][0] for name in whole)),
             limited=tuple(of.variables[each.limited][0] for each in found if each.limited),
             own=tuple(sorted(own)),
         )
 
-    def _left(self, words: I64Array, absent: int | None) -> DeltaPlan:
+    def _left(self, absent: int | None) -> DeltaPlan:
         """From a change of the one atom, or of an atom under `not`, to matches of both."""
         of, steps = self._of, Steps(self._of, absent)
         steps.judge_only(self._conditions)
@@ -225,7 +222,7 @@ class _Looking:
         steps.finish()
         assert steps.begin is not None
         sign = 1 if absent is None else -1
-        return DeltaPlan(source, sign, Begin(words, steps.begin), tuple(steps.steps))
+        return DeltaPlan(source, sign, steps.begin, tuple(steps.steps))
 
     def _shape(self, found: _Found) -> JoinShape:
         """The shape of a match with a witness."""

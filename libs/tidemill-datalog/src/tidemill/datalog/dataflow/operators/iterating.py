@@ -266,7 +266,7 @@ def _supports(schema: Schema) -> tuple[JoinShape, JoinShape]:
 def _asked_columns(rule: RulePlan) -> frozenset[int]:
     """The columns of facts of its head that a rule knows when it is asked for them again."""
     assert rule.again is not None
-    shape = rule.again.begin.shape
+    shape = rule.again.begin
     return frozenset(
         [*shape.keys[1].tolist(), *shape.copies[1].tolist(), *shape.checks[1].tolist()]
     )

@@ -92,7 +92,7 @@ class Matches:
 
     def of_change(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Facts]) -> Change:
         """The matches that come and go with the change of the source of a delta plan."""
-        matches = begin(change, delta.begin.template, delta.begin.shape)
+        matches = begin(change, self.plan.columns.template, delta.begin)
         if delta.sign < 0:
             matches[:, -1] *= -1
         return self.completed(matches, delta.steps, change, facts)

@@ -120,7 +120,6 @@ class OpenSolutions:
         self._texts = texts
         self._ticked = ticked
         self._kind = AHEAD if plan.head.ahead else OPEN
-        self._template = plan.deltas[0].begin.template
         columns, form = plan.columns, plan.form
         self._taken: list[Change] = []
         """The matches of the step under way, as they came."""
@@ -266,7 +265,7 @@ class OpenSolutions:
 
     def _matches(self, count: int) -> Change:
         matches = np.zeros((count, self._plan.columns.width + 3), np.int64)
-        matches[:, :-3] = self._template
+        matches[:, :-3] = self._plan.columns.template
         return matches
 
     def _held(self, matches: Change, share: Share) -> BoolArray:

@@ -37,6 +37,8 @@ class Witnessed:
     ) -> None:  # fmt: skip
         self._plan = plan
         self._matches = matches
+        self._template = matches.plan.columns.template.copy()
+        self._template[-1] |= sum(1 << column for column in plan.own)
         self._wild = _Wild()
         self._sides = [
             _Side(side, matches, schemas[side.right].columns, self._wild) for side in plan.sides
@@ -70,7 +72,7 @@ class Witnessed:
 
     def _of_left(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Facts]) -> Change:
         """The matches of a change without witnesses. No condition sees a number that is wild."""
-        matches = begin(change, delta.begin.template, delta.begin.shape)
+        matches = begin(change, self._template, delta.begin)
         if delta.sign < 0:
             matches[:, -1] *= -1
         first = next(

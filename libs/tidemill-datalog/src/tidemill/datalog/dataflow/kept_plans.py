@@ -1,0 +1,72 @@
+"""Plans of programs, lowered once for all engines, and as one engine has them.
+
+A program does not change, and neither does its plan: the cache is of a pure function. Words of
+literals and numbers of values differ from engine to engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.columns.texts import Texts
+from tidemill.datalog.dataflow.carried import NumberedValues
+from tidemill.datalog.dataflow.lowering import lower
+from tidemill.datalog.dataflow.plan import DataflowPlan, MatchColumns
+from tidemill.datalog.dataflow.schema import word_of
+from tidemill.datalog.dataflow.ticked_plan import given_apart, plan_of
+from tidemill.datalog.identity import Same
+from tidemill.datalog.logical.plan import LogicalPlan
+
+PLANS_KEPT = 32
+"""Plans that a process keeps: some 7 KB for each rule."""
+
+
+def kept_plan(
+    program: CheckedProgram | LogicalPlan,
+    carrying: Iterable[str] = (),
+    whole: Iterable[str] = (),
+) -> tuple[CheckedProgram, DataflowPlan]:
+    """The plan that `lower` makes of a program, or of its logical plan, and what is known of it.
+
+    Raises: NotInDataflow. Cost: O(text) for the first engine, a look-up for the others.
+    """
+    return _lowered(Same(program), frozenset(carrying), frozenset(whole))
+
+
+@lru_cache(PLANS_KEPT)
+def _lowered(
+    same: Same[CheckedProgram | LogicalPlan], carrying: frozenset[str], whole: frozenset[str]
+) -> tuple[CheckedProgram, DataflowPlan]:
+    program = same.of
+    logical = plan_of(program) if isinstance(program, CheckedProgram) else given_apart(program)
+    return logical.checked, lower(logical, carrying, whole)
+
+
+def numbered(plan: DataflowPlan, texts: Texts) -> DataflowPlan:
+    """A plan for one engine, whose texts are these: with words of literals, and its own values.
+
+    Cost: O(collections + rules).
+    """
+    values = NumberedValues(plan.values.lattices)
+    collections = {
+        name: replace(each, schema=replace(each.schema, values=values))
+        for name, each in plan.collections.items()
+    }
+    known: dict[int, MatchColumns] = {}
+    for each in plan.rules:
+        if id(each.columns) not in known:
+            known[id(each.columns)] = _numbered_columns(each.columns, texts, values)
+    rules = tuple(replace(each, columns=known[id(each.columns)]) for each in plan.rules)
+    return replace(plan, collections=collections, rules=rules, values=values)
+
+
+def _numbered_columns(
+    columns: MatchColumns, texts: Texts, values: NumberedValues
+) -> MatchColumns:  # fmt: skip
+    template = columns.template.copy()
+    for column, value, kind in columns.literals:
+        template[column], _ = word_of(value, kind, texts, values)
+    return replace(columns, template=template, values=values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -30,12 +31,13 @@ from tidemill.shard import (
     ReadCapability,
 )
 from tidemill.shard.part_store import PartGone, PartStore
-from tidemill.shard.ranges import RangeReader, cut
+from tidemill.shard.ranges import RangeOf, RangeReader, cut, with_parts
 from tidemill.shard.state import State
 from tidemill.time import frontier
 
 ROWS = pa.schema([("n", pa.int64()), ("s", pa.string()), ("v", pa.float64())])
 TINY_PARTS = Limits(inline_bytes_max=0, part_bytes_max=1_500, cache_bytes_max=0)
+LISTED = replace(TINY_PARTS, listed_parts=2)
 LEASE_MS = 10_000
 
 
@@ -75,10 +77,18 @@ class World:
     def reader(self) -> RangeReader:
         return RangeReader(PartStore(self.blob, self.ids))
 
+    async def ranges(
+        self, version: State, lower: int, upper: int, where: Any = None
+    ) -> list[RangeOf]:
+        """Ranges of about ten rows, whose lists were read."""
+        parts, times = PartStore(self.blob, self.ids), (lower, upper)
+        found = cut(version, *times, where, rows=10)
+        return [await with_parts(parts, each, *times, where) for each in found]
+
     async def contents(self, version: State, at: int, columns: list[str], **more: Any) -> pa.Table:
         """The rows of all ranges of about ten rows together."""
         tables = []
-        for each in cut(version, 0, at + 1, more.get("where"), rows=10):
+        for each in await self.ranges(version, 0, at + 1, more.get("where")):
             tables += await self.reader().contents(each, at, columns, **more)
         fields = [version.description.schema.field(name) for name in columns]
         empty = pa.schema([*fields, ("_diff", pa.int64())]).empty_table()
@@ -95,11 +105,11 @@ columns = st.sampled_from([["n", "s", "v"], ["s"], ["v", "n"]])
 
 @pytest.mark.rule("P1", "F11")
 @settings(max_examples=30)
-@given(writes, st.booleans(), st.booleans(), wheres, columns, st.data())
+@given(writes, st.booleans(), st.booleans(), st.booleans(), wheres, columns, st.data())
 async def test_ranges_have_together_what_a_snapshot_has(
-    written: Any, taken: bool, merged: bool, where: Any, names: list[str], data: Any
+    written: Any, taken: bool, merged: bool, listed: bool, where: Any, names: list[str], data: Any
 ) -> None:
-    world = World()
+    world = World(LISTED if listed else TINY_PARTS)
     read = await world.open()
     for each in written:
         await world.write(each)
@@ -108,7 +118,9 @@ async def test_ranges_have_together_what_a_snapshot_has(
     if merged:
         await world.store.compact("c")
     at = data.draw(st.integers(0, world.upper - 1))
-    version = await world.store.state("c")
+    if listed:
+        await world.store.list_parts("c")
+    version = await world.store.newest("c")
     filtered = () if where is None else ("n", "s")
     found = await world.contents(version, at, names, where=where, filtered=filtered)
     expected = await world.store.snapshot(read, at, columns=names, where=where)
@@ -116,7 +128,7 @@ async def test_ranges_have_together_what_a_snapshot_has(
     lower = data.draw(st.integers(0, at))
     pieces = [
         await world.reader().changes(each, lower, at + 1, names)
-        for each in cut(version, lower, at + 1, rows=10)
+        for each in await world.ranges(version, lower, at + 1)
     ]
     whole = await world.store.changes(read, lower, at + 1, columns=names)
     assert consolidate(pa.concat_tables([whole.slice(0, 0), *pieces])).equals(consolidate(whole))

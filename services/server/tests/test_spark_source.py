@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from decimal import Decimal
@@ -342,5 +342,5 @@ async def test_objects_of_a_bucket_are_read_by_signed_addresses_without_keys(
         await asyncio.to_thread(fetched, "http://127.0.0.1:1/a/x")
 
 
-async def places(known: dict[str, str]) -> dict[str, str]:
-    return known
+async def places(known: dict[str, str], keys: Sequence[str]) -> list[str]:
+    return [known[key] for key in keys]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tidemill.errors import Corrupt, NotYet, UsageError
+from tidemill.errors import NotYet, UsageError
 from tidemill.shard import transitions
 from tidemill.shard.capabilities import CapabilityId, ReadCapability
 from tidemill.shard.capability_commands import request_digest
 from tidemill.shard.log import folder_of
-from tidemill.shard.part_store import PartGone
 from tidemill.shard.ranges import bare
 from tidemill.shard.state import State
 from tidemill.shard.versions import Core
@@ -46,8 +45,8 @@ class HeldVersions:
     ) -> HeldVersion:
         """The newest version, without its holders, held at `at`.
 
-        By default that is the latest definite instant.
-        No object that it names is deleted while the capability lives (P8). A repeated token is
+        By default that is the latest definite instant. Lists of parts are not read. No object that
+        it names, or a list of it, is deleted while the capability lives (P8). A repeated token is
         answered with the same capability. Raises: BeforeSince, NotYet, UnknownCollection. Cost: a
         commit.
         """
@@ -70,12 +69,7 @@ class HeldVersions:
             return HeldVersion(capability, sole_time(held), state), state
 
         found = await self._core.versions.commit(collection, taken)
-        try:
-            return replace(found, version=bare(await self._core.parts.whole(found.version)))
-        except PartGone as gone:
-            raise Corrupt(
-                f"the object {gone} of {collection} is missing", object=str(gone)
-            ) from gone
+        return replace(found, version=bare(found.version))
 
     async def locate(self, capability: ReadCapability, keys: Sequence[str]) -> list[str]:
         """The places of the objects of these keys, good for URL_LIFE_S, in their order.
@@ -84,9 +78,10 @@ class HeldVersions:
         """
         state = await self._core.versions.state(capability.collection)
         transitions.live_read(state, capability.id)
-        folder = f"{folder_of(capability.collection)}/part-"
+        folder = f"{folder_of(capability.collection)}/"
         for key in keys:
-            if not key.startswith(folder) or "/" in key[len(folder) :]:
+            name = key.removeprefix(folder)
+            if name == key or "/" in name or not name.startswith(("part-", "list-")):
                 raise UsageError(f"{key} is no object of the collection", reason="WrongObject")
         return [await self._core.parts.blob.url(key, URL_LIFE_S) for key in keys]
 

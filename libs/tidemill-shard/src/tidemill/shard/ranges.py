@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF
+from tidemill.shard.listed import PartList
 from tidemill.shard.part_store import PartStore
 from tidemill.shard.parts import Part, decode_part
 from tidemill.shard.pruning import parts_where
@@ -58,13 +59,13 @@ def cut(
     """The ranges of a version that may hold updates at lower <= time < upper, about `rows` each.
 
     Together they have each row once: a part of several ranges is given to all of them, and each
-    takes what is its own. Cost: O(parts * log ranges).
+    takes what is its own. So it is with lists of parts, which are not read here. Cost:
+    O(pieces * log ranges), for the parts and lists of the version.
     """
     met = _met(state, lower, upper, where)
-    parts = met.parts()
-    if not parts:
+    if not any(batch.pieces for batch in met.batches):
         return []
-    bits = _bits(parts, rows)
+    bits = _bits(met, rows)
     found = [_in_range(met, _hashes(number, bits)) for number in range(1 << bits)]
     return [each for each in found if each.version.batches]
 
@@ -76,21 +77,37 @@ def range_of(
     return _in_range(_met(state, lower, upper, where), hashes)
 
 
+async def with_parts(
+    parts: PartStore, given: RangeOf, lower: int, upper: int, where: pc.Expression | None = None
+) -> RangeOf:
+    """The range with its parts by themselves. Raises: PartGone, Corrupt.
+
+    Cost: a read of each list that may name some of them.
+    """
+    whole = await parts.whole(given.version)
+    return given if whole is given.version else range_of(whole, given.hashes, lower, upper, where)
+
+
 def _in_range(met: State, hashes: Hashes) -> RangeOf:
-    own = tuple(replace(b, parts=_meeting(b.parts, hashes)) for b in met.batches)
-    return RangeOf(hashes, replace(met, batches=tuple(batch for batch in own if batch.parts)))
+    own = (_among(batch, _meeting(batch.pieces, hashes)) for batch in met.batches)
+    return RangeOf(hashes, replace(met, batches=tuple(batch for batch in own if batch.pieces)))
+
+
+def _among(batch: Batch, pieces: Sequence[Part | PartList]) -> Batch:
+    """A batch with some of its pieces alone."""
+    parts = tuple(piece for piece in pieces if isinstance(piece, Part))
+    lists = tuple(piece for piece in pieces if isinstance(piece, PartList))
+    return replace(batch, parts=parts, lists=lists)
 
 
 def _met(state: State, lower: int, upper: int, where: pc.Expression | None) -> State:
-    """The version with the parts alone that may hold updates that are wanted."""
-
-    assert not any(batch.lists for batch in state.batches), "parts that only lists name"
+    """The version with the pieces alone that may hold updates that are wanted."""
 
     def met(batch: Batch) -> Batch:
-        parts = [part for part in batch.parts if part.meets(lower, upper)]
+        pieces = [piece for piece in batch.pieces if piece.meets(lower, upper)]
         if where is not None:
-            parts = parts_where(parts, state.description.schema, where)
-        return replace(batch, parts=tuple(parts))
+            pieces = parts_where(pieces, state.description.schema, where)
+        return _among(batch, pieces)
 
     return replace(bare(state), batches=tuple(met(batch) for batch in state.batches))
 
@@ -99,23 +116,23 @@ def _hashes(number: int, bits: int) -> Hashes:
     return number << (64 - bits), ((number + 1) << (64 - bits)) - 1
 
 
-def _meeting(parts: Sequence[Part], hashes: Hashes) -> tuple[Part, ...]:
+def _meeting(pieces: Sequence[Part | PartList], hashes: Hashes) -> tuple[Part | PartList, ...]:
     first, last = hashes
-    return tuple(part for part in parts if part.hash_min <= last and first <= part.hash_max)
+    return tuple(piece for piece in pieces if piece.hash_min <= last and first <= piece.hash_max)
 
 
-def _bits(parts: Sequence[Part], rows: int) -> int:
+def _bits(met: State, rows: int) -> int:
     """The bits of as many ranges as are wanted, or of as many as cost little reading again.
 
     They are more if ranges would have more than LARGEST times what is wanted.
     """
-    weights = [max(part.rows, part.size * rows // RANGE_BYTES) for part in parts]
-    total = sum(weights)
-    inline = sum(len(part.inline) for part in parts if part.inline is not None)
+    pieces = [(piece, batch.runs) for batch in met.batches for piece in batch.pieces]
+    weights = [max(piece.rows, piece.size * rows // RANGE_BYTES) for piece, _ in pieces]
+    total, inline = sum(weights), sum(batch.inline_bytes for batch in met.batches)
     least = _bits_for(total, LARGEST * rows)
     for bits in range(_bits_for(total, rows), least, -1):
         read = sum(
-            weight * _ranges_of(part, bits) for part, weight in zip(parts, weights, strict=True)
+            weight * _ranges_of(*piece, bits) for piece, weight in zip(pieces, weights, strict=True)
         )
         if read <= total + total // READ_AGAIN_SHARE and inline << bits <= INLINE_BYTES_MAX:
             return bits
@@ -126,12 +143,22 @@ def _bits_for(total: int, each: int) -> int:
     return min(BITS_MAX, max(0, -(-total // each) - 1).bit_length())
 
 
-def _ranges_of(part: Part, bits: int) -> int:
-    return (part.hash_max >> (64 - bits)) - (part.hash_min >> (64 - bits)) + 1
+def _ranges_of(piece: Part | PartList, runs: int, bits: int) -> int:
+    """The ranges in which a part has rows, or a part of a list on average.
+
+    Parts of one run share the hashes of a list among them.
+    """
+    if isinstance(piece, Part):
+        return (piece.hash_max >> (64 - bits)) - (piece.hash_min >> (64 - bits)) + 1
+    each = (piece.hash_max - piece.hash_min) * runs // piece.parts
+    return 1 + (min(each, piece.hash_max - piece.hash_min) >> (64 - bits))
 
 
 class RangeReader:
-    """Reads ranges of a version. Of a part only the columns that are needed are decoded."""
+    """Reads ranges of a version. Of a part only the columns that are needed are decoded.
+
+    IMPORTANT: `with_parts` has read the lists of a range.
+    """
 
     def __init__(self, parts: PartStore) -> None:
         self._parts = parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -20,10 +20,15 @@ TIMEOUT_S = 60.0
 class LocatedObjects:
     """Guarantees of Blob for reading; `locate` says where objects are. An object is read once."""
 
-    def __init__(self, locate: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+    def __init__(self, locate: Callable[[Sequence[str]], Awaitable[Sequence[str]]]) -> None:
         self._locate = locate
-        self._urls: Mapping[str, str] | None = None
+        self._wanted: set[str] = set()
+        self._urls: dict[str, str] = {}
         self._read: dict[str, bytes] = {}
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """Some objects will be read, which are to be located together."""
+        self._wanted.update(keys)
 
     async def get(self, key: str) -> bytes | None:
         """The bytes of an object, None if it is not there any more.
@@ -31,8 +36,9 @@ class LocatedObjects:
         Raises: Unavailable; UsageError where its folder is not on this machine.
         """
         if key not in self._read:
-            if self._urls is None:
-                self._urls = await self._locate()
+            if key not in self._urls:
+                keys = sorted({key, *self._wanted} - self._urls.keys())
+                self._urls.update(zip(keys, await self._locate(keys), strict=True))
             data = await asyncio.to_thread(fetched, self._urls[key])
             if data is None:
                 return None

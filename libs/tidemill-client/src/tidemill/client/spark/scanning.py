@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -19,7 +20,14 @@ from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import HeldCapability, HeldVersion
 from tidemill.shard.encoding import decode_rollup, encode_rollup
 from tidemill.shard.part_store import PartGone, PartStore
-from tidemill.shard.ranges import RANGE_ROWS, RangeOf, RangeReader, cut, range_of
+from tidemill.shard.ranges import (
+    RANGE_ROWS,
+    RangeOf,
+    RangeReader,
+    cut,
+    range_of,
+    with_parts,
+)
 from tidemill.shard.state import State
 
 
@@ -160,14 +168,13 @@ class _Scan:
             ) from gone
 
     async def _read(self) -> list[pa.Table]:
-        keys = sorted(self._given.version.objects())
-
-        async def locate() -> Mapping[str, str]:
-            urls = await self._client.storage.locate(self._kept.capability, keys)
-            return dict(zip(keys, urls, strict=True))
-
-        reader = RangeReader(PartStore(LocatedObjects(locate), lambda: ""))
-        return await _read(reader, self._given, self._piece.wanted)
+        capability, wanted = self._kept.capability, self._piece.wanted
+        objects = LocatedObjects(partial(self._client.storage.locate, capability))
+        parts = PartStore(objects, lambda: "")
+        objects.expect(self._given.version.objects())
+        given = await with_parts(parts, self._given, *wanted.times, wanted.pushed.where)
+        objects.expect(given.version.objects())
+        return await _read(RangeReader(parts), given, wanted)
 
     async def end(self) -> None:
         """Renew no more; what was held for this task alone is dropped."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from playwright.async_api import Route, expect
+from playwright.async_api import Browser, Route, expect
 
 from tidemill.rpc.identity import Grant, Role
 from tidemill.rpc.messages import ResourceDocument
@@ -18,15 +18,17 @@ from tidemill.testkit.browsing import barriers, console
 from tidemill.testkit.web import Named, web
 from tidemill_query.web.console import POLICY
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="session")]
 expect.set_options(timeout=30_000)
 
 
-async def test_every_screen_is_without_barriers_in_dark_and_light(tmp_path: Path) -> None:
+async def test_every_screen_is_without_barriers_in_dark_and_light(
+    tmp_path: Path, chromium: Browser
+) -> None:
     async with web(tmp_path) as asked:
         at = await asked.insert()
         await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
-        async with console(asked.address, color_scheme="dark") as page:
+        async with console(chromium, asked.address, color_scheme="dark") as page:
             for theme in ("dark", "light"):
                 for screen, shows in (
                     ("graph?at=View%2Flate", "definite before"),
@@ -58,11 +60,12 @@ async def test_pages_have_a_policy_that_runs_nothing_foreign(tmp_path: Path) -> 
 
 async def test_a_click_on_a_row_shows_its_proof_and_a_missing_record_its_reasons(
     tmp_path: Path,
+    chromium: Browser,
 ) -> None:
     async with web(tmp_path) as asked:
         at = await asked.insert()
         await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
-        async with console(asked.address) as page:
+        async with console(chromium, asked.address) as page:
             await page.goto(f"{asked.address}/#/ask")
             await page.get_by_label("Goal or collection").fill("late(p, d)")
             await page.get_by_role("button", name="Ask").click()
@@ -77,7 +80,9 @@ async def test_a_click_on_a_row_shows_its_proof_and_a_missing_record_its_reasons
             await expect(page.locator(".tree")).to_contain_text('delays("N3", 30, null)')
 
 
-async def test_numbers_are_shown_as_they_are_and_their_records_proved(tmp_path: Path) -> None:
+async def test_numbers_are_shown_as_they_are_and_their_records_proved(
+    tmp_path: Path, chromium: Browser
+) -> None:
     documents = """
 apiVersion: tidemill.dev/v1alpha1
 kind: Table
@@ -91,7 +96,7 @@ spec: {retain: all, program: "scored(score: s, n: n) := scores(s, n);"}
 """
     row = b'{"score": 45.0, "n": 9007199254740993}'
     json_rows = {"Content-Type": "application/json"}
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await asked.whole.controller.apply([ResourceDocument(documents, "test.yaml")])
         sent = await asked.ask("/v1/tables/scores/rows", "POST", data=row, headers=json_rows)
         await asked.ask(f"/v1/collections/scored/scored?as_of={sent.json['time']}&wait_s=60")
@@ -104,7 +109,9 @@ spec: {retain: all, program: "scored(score: s, n: n) := scores(s, n);"}
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_record_of_other_types_has_its_proof(tmp_path: Path, known: bool) -> None:
+async def test_a_record_of_other_types_has_its_proof(
+    tmp_path: Path, chromium: Browser, known: bool
+) -> None:
     """Also where the console has not heard of the columns before somebody asks for a proof."""
     documents = """
 apiVersion: tidemill.dev/v1alpha1
@@ -128,7 +135,7 @@ spec:
         b'"id": "6f9619ff8b86d01142b42d00c04fc964", "doc": {"a": [1.0, 12345678901234567.89, null], "b": "\\"q"}}'
     )
     json_rows = {"Content-Type": "application/json"}
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await asked.whole.controller.apply([ResourceDocument(documents, "test.yaml")])
         sent = await asked.ask("/v1/tables/paid/rows", "POST", data=row, headers=json_rows)
         await asked.ask(f"/v1/collections/v/told?as_of={sent.json['time']}&wait_s=60")
@@ -148,7 +155,7 @@ spec:
         await expect(page.locator(".tree")).not_to_contain_text("absent")
 
 
-async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None:
+async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path, chromium: Browser) -> None:
     async with web(tmp_path) as asked:
         first = await asked.insert()
         await asked.whole.context.clock.sleep(2.0)
@@ -156,7 +163,7 @@ async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None
         headers = {"Content-Type": "application/json"}
         sent = await asked.ask("/v1/tables/delays/rows", "POST", data=row, headers=headers)
         await asked.ask(f"/v1/collections/late/late?as_of={sent.json['time']}&wait_s=60")
-        async with console(asked.address) as page:
+        async with console(chromium, asked.address) as page:
             await page.goto(f"{asked.address}/#/ask?goal=late(p, d)")
             table = page.get_by_role("region", name="Answer")
             await expect(table).to_contain_text("N9")
@@ -176,8 +183,10 @@ async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None
             await expect(node).to_have_attribute("class", "node s-ok")
 
 
-async def test_rows_are_inserted_and_their_answer_is_watched(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_rows_are_inserted_and_their_answer_is_watched(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await asked.insert()
         await page.goto(f"{asked.address}/#/insert?key=Table%2Fdelays")
         await page.get_by_label("Goal").fill("late(p, d)")
@@ -191,8 +200,10 @@ async def test_rows_are_inserted_and_their_answer_is_watched(tmp_path: Path) -> 
         assert await barriers(page) == []
 
 
-async def test_an_answer_is_followed_over_a_stream_that_ends(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_an_answer_is_followed_over_a_stream_that_ends(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         at = await asked.insert()
         await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
         lasts: list[str] = []
@@ -219,12 +230,14 @@ async def test_an_answer_is_followed_over_a_stream_that_ends(tmp_path: Path) -> 
         assert int(lasts[1].partition("-")[0]) > at
 
 
-async def test_documents_are_checked_with_places_and_applied(tmp_path: Path) -> None:
+async def test_documents_are_checked_with_places_and_applied(
+    tmp_path: Path, chromium: Browser
+) -> None:
     good = (
         "apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {name: early}\nspec:\n"
         "  program: |\n    early(plane: p) := delays(p, d, g) if d < 10;\n"
     )
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await page.goto(f"{asked.address}/#/apply")
         text = page.get_by_label("Documents")
         await text.fill(good.replace("d < 10", "d < ten").replace("spec:", "spec:\n  much: 1"))
@@ -246,9 +259,11 @@ async def test_documents_are_checked_with_places_and_applied(tmp_path: Path) -> 
         assert (await asked.ask("/v1/resources/View/early")).status == 200
 
 
-async def test_a_token_is_asked_for_and_kept_by_the_tab_alone(tmp_path: Path) -> None:
+async def test_a_token_is_asked_for_and_kept_by_the_tab_alone(
+    tmp_path: Path, chromium: Browser
+) -> None:
     users = Named(rita=Grant(Role.reader, ("delays",)))
-    async with web(tmp_path, users) as asked, console(asked.address) as page:
+    async with web(tmp_path, users) as asked, console(chromium, asked.address) as page:
         await page.goto(asked.address)
         await page.get_by_label("Token", exact=True).fill("rita")
         await page.get_by_role("button", name="Use it").click()
@@ -272,14 +287,16 @@ def resource(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def test_the_frontiers_of_a_resource_are_drawn_over_time(tmp_path: Path) -> None:
+async def test_the_frontiers_of_a_resource_are_drawn_over_time(
+    tmp_path: Path, chromium: Browser
+) -> None:
     async with web(tmp_path) as asked:
         at = await asked.insert()
         await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
         looks = (await asked.ask("/v1/frontiers/late/late")).json
         assert looks[-1]["upper"] > at >= looks[-1]["since"]
         assert (await asked.ask("/v1/frontiers/none")).status == 404
-        async with console(asked.address) as page:
+        async with console(chromium, asked.address) as page:
             await page.goto(f"{asked.address}/#/resource?key=View%2Flate")
             drawing = page.get_by_label("Frontiers over time")
             await expect(drawing.locator("polyline").first).to_have_attribute(
@@ -304,7 +321,7 @@ CHANGES_MAX = 6
 
 @pytest.mark.parametrize("count", [1_000, 4_000])
 async def test_a_look_at_any_number_of_resources_changes_what_is_drawn_alone(
-    tmp_path: Path, count: int
+    tmp_path: Path, chromium: Browser, count: int
 ) -> None:
     """All resources change at each look."""
     looks = 0
@@ -316,7 +333,7 @@ async def test_a_look_at_any_number_of_resources_changes_what_is_drawn_alone(
         moved = [{**each, "lag_ms": each["lag_ms"] + looks * 1_111} for each in told]
         await route.fulfill(body=json.dumps(moved))
 
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await page.route("**/v1/resources?*", answer)
         await page.goto(asked.address)
         await expect(page.locator("main")).to_contain_text(f"{count} resources; the")
@@ -331,8 +348,10 @@ async def test_a_look_at_any_number_of_resources_changes_what_is_drawn_alone(
         assert drawn < 220
 
 
-async def test_a_thousand_resources_are_listed_and_drawn_by_few_elements(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_a_thousand_resources_are_listed_and_drawn_by_few_elements(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         body = json.dumps([resource(number) for number in range(1000)])
         await page.route("**/v1/resources?*", lambda route: route.fulfill(body=body))
         await page.goto(asked.address)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 
-from tidemill.testkit.browsing import browser
+from tidemill.testkit.browsing import window
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.up import UpProcess, up_process
 from tidemill.testkit.web import TABLE, VIEW
+
+pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="session")]
 
 READER = hashlib.sha256(b"a reader of this test").hexdigest()
 TOKEN = hashlib.sha256(b"a token of this test").hexdigest()
@@ -39,13 +41,11 @@ def settings(folder: Path) -> Path:
     return folder / "settings.yaml"
 
 
-async def sign_in_and_use(server: UpProcess) -> None:
+async def sign_in_and_use(server: UpProcess, chromium: Browser) -> None:
     """Sign in, insert a row, see it in the answer, and again once the page is loaded anew."""
     address = server.address("http").replace("127.0.0.1", "localhost")
     assert address.startswith("https://")
-    async with browser() as started:
-        context = await started.new_context(ignore_https_errors=True)
-        page = await context.new_page()
+    async with window(chromium, ignore_https_errors=True) as page:
         page.set_default_timeout(60_000)
         await page.goto(address)
         await page.get_by_label("Token", exact=True).fill("a wrong token of somebody")
@@ -110,8 +110,9 @@ async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> No
         sink.transport.abort()
 
 
-@pytest.mark.server
-async def test_a_reader_follows_through_a_forwarded_port_that_is_cut(tmp_path: Path) -> None:
+async def test_a_reader_follows_through_a_forwarded_port_that_is_cut(
+    tmp_path: Path, chromium: Browser
+) -> None:
     """The address that the browser knows has neither the name nor the port of the server."""
     expect.set_options(timeout=60_000)
     words = ("--config", str(settings(tmp_path)), "-f", "all.yaml")
@@ -130,9 +131,7 @@ async def test_a_reader_follows_through_a_forwarded_port_that_is_cut(tmp_path: P
                 assert said.status == 200, await said.read()
 
         await insert("N1")
-        async with browser() as started:
-            context = await started.new_context(ignore_https_errors=True)
-            page = await context.new_page()
+        async with window(chromium, ignore_https_errors=True) as page:
             page.set_default_timeout(60_000)
             await page.goto(f"https://localhost:{forward.port}/#/ask?goal=late(p, d)")
             await page.get_by_label("Token", exact=True).fill(READER)
@@ -156,9 +155,10 @@ async def test_a_reader_follows_through_a_forwarded_port_that_is_cut(tmp_path: P
         await forward.cut()
 
 
-@pytest.mark.server
-async def test_a_server_with_tls_and_tokens_is_used_from_a_browser(tmp_path: Path) -> None:
+async def test_a_server_with_tls_and_tokens_is_used_from_a_browser(
+    tmp_path: Path, chromium: Browser
+) -> None:
     expect.set_options(timeout=60_000)
     words = ("--config", str(settings(tmp_path)), "-f", "all.yaml")
     with up_process(tmp_path, *words) as server:
-        await sign_in_and_use(server)
+        await sign_in_and_use(server, chromium)

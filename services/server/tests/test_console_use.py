@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Browser, Locator, Page, expect
 
 from tidemill.rpc.identity import Grant, Role
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.browsing import barriers, console
 from tidemill.testkit.web import VIEW, Named, Web, web
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.asyncio(loop_scope="session")]
 expect.set_options(timeout=15_000)
 
 TABS_MAX = 60
@@ -41,8 +41,8 @@ async def reach(page: Page, wanted: Locator) -> None:
     raise AssertionError(f"the tab key does not lead to {wanted}")
 
 
-async def test_every_screen_is_used_by_keys_alone(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_every_screen_is_used_by_keys_alone(tmp_path: Path, chromium: Browser) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await definite(asked, await asked.insert())
         keys, main = page.keyboard, page.locator("main")
         await page.goto(asked.address)
@@ -94,9 +94,11 @@ async def test_every_screen_is_used_by_keys_alone(tmp_path: Path) -> None:
         assert (await page.evaluate(chosen)).startswith("x;")
 
 
-async def test_keys_of_one_letter_are_turned_off_and_stay_off(tmp_path: Path) -> None:
+async def test_keys_of_one_letter_are_turned_off_and_stay_off(
+    tmp_path: Path, chromium: Browser
+) -> None:
     """WCAG 2.1.4: whoever speaks to a machine presses keys that nobody meant."""
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await page.goto(asked.address)
         graph, ask = (page.get_by_role("link", name=name, exact=True) for name in ("Graph", "Ask"))
         await page.keyboard.press("2")
@@ -115,8 +117,8 @@ async def test_keys_of_one_letter_are_turned_off_and_stay_off(tmp_path: Path) ->
         await expect(graph).to_have_attribute("aria-current", "page")
 
 
-async def test_the_instant_is_chosen_by_keys(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_the_instant_is_chosen_by_keys(tmp_path: Path, chromium: Browser) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await definite(asked, await asked.insert())
         await page.goto(asked.address)
         slider = page.get_by_role("slider")
@@ -129,10 +131,12 @@ async def test_the_instant_is_chosen_by_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-async def test_a_narrow_window_needs_no_scrolling_aside(tmp_path: Path, screen: str) -> None:
+async def test_a_narrow_window_needs_no_scrolling_aside(
+    tmp_path: Path, chromium: Browser, screen: str
+) -> None:
     """The width of a page of 1,280 pixels that is enlarged four times."""
     size: Any = {"width": 320, "height": 800}
-    async with web(tmp_path) as asked, console(asked.address, viewport=size) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address, viewport=size) as page:
         await definite(asked, await asked.insert())
         await page.goto(f"{asked.address}/#/{screen}")
         await expect(page.locator("#said")).to_contain_text("2 resources")
@@ -142,8 +146,10 @@ async def test_a_narrow_window_needs_no_scrolling_aside(tmp_path: Path, screen: 
         assert await barriers(page) == []
 
 
-async def test_a_screen_that_is_loaded_again_shows_the_same(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_a_screen_that_is_loaded_again_shows_the_same(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         first = await asked.insert()
         await asked.whole.context.clock.sleep(0.5)
         row = b'{"plane": "N9", "delay": 99}'
@@ -183,8 +189,8 @@ async def test_a_screen_that_is_loaded_again_shows_the_same(tmp_path: Path) -> N
 NOW = ("State", "Lag over time", "Holders", "What keeps its history", "Plan")
 
 
-async def test_the_slider_moves_the_panels_of_a_resource(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_the_slider_moves_the_panels_of_a_resource(tmp_path: Path, chromium: Browser) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         at = await asked.insert()
         await definite(asked, at)
         await page.goto(f"{asked.address}/#/resource?key=View%2Flate")
@@ -215,9 +221,9 @@ async def test_the_slider_moves_the_panels_of_a_resource(tmp_path: Path) -> None
     ("screen", "says"), [("insert", "watched answer"), ("apply", "from now on")]
 )
 async def test_a_screen_of_the_present_says_so_while_the_slider_is_in_the_past(
-    tmp_path: Path, screen: str, says: str
+    tmp_path: Path, chromium: Browser, screen: str, says: str
 ) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         at = await asked.insert()
         await definite(asked, at)
         await page.goto(f"{asked.address}/#/{screen}?t={at}")
@@ -239,8 +245,10 @@ PAST = """async () => {
 }"""
 
 
-async def test_frontiers_of_the_past_are_those_of_the_last_look_before(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_frontiers_of_the_past_are_those_of_the_last_look_before(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await page.goto(asked.address)
         (early, middle, events, late, latest, empty, future), _ = await page.evaluate(PAST)
         assert early == {"definite": "before 1970-01-01 00:00:01.000Z"}
@@ -254,8 +262,9 @@ async def test_frontiers_of_the_past_are_those_of_the_last_look_before(tmp_path:
 
 async def test_a_resource_that_is_deleted_while_it_is_open_is_gone_and_comes_back(
     tmp_path: Path,
+    chromium: Browser,
 ) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         await definite(asked, await asked.insert())
         await page.goto(f"{asked.address}/#/resource?key=View%2Flate")
         main = page.locator("main")
@@ -273,9 +282,11 @@ async def test_a_resource_that_is_deleted_while_it_is_open_is_gone_and_comes_bac
         await expect(page.locator(".tree")).to_contain_text('delays("N2", 45, "B")')
 
 
-async def test_an_answer_of_a_view_that_was_made_again_comes_from_no_cache(tmp_path: Path) -> None:
+async def test_an_answer_of_a_view_that_was_made_again_comes_from_no_cache(
+    tmp_path: Path, chromium: Browser
+) -> None:
     """Caches keep what is definite for a year, and the name means another collection by then."""
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         at = await asked.insert()
         await definite(asked, at)
         await page.goto(f"{asked.address}/#/ask?goal=late(p, d)&t={at}")
@@ -297,8 +308,8 @@ HOSTILE = (
 )  # fmt: skip
 
 
-async def test_no_text_of_a_row_is_more_than_text(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_no_text_of_a_row_is_more_than_text(tmp_path: Path, chromium: Browser) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         dialogs: list[str] = []
         page.on("dialog", lambda shown: dialogs.append(shown.message))
         rows = "\n".join(json.dumps({"plane": text, "delay": 60}) for text in HOSTILE)
@@ -324,10 +335,12 @@ async def test_no_text_of_a_row_is_more_than_text(tmp_path: Path) -> None:
         assert not dialogs
 
 
-async def test_a_token_that_is_not_valid_any_more_is_told_of_and_replaced(tmp_path: Path) -> None:
+async def test_a_token_that_is_not_valid_any_more_is_told_of_and_replaced(
+    tmp_path: Path, chromium: Browser
+) -> None:
     grants = {"rita": Grant(Role.reader)}
     users = Named(**grants)
-    async with web(tmp_path, users) as asked, console(asked.address) as page:
+    async with web(tmp_path, users) as asked, console(chromium, asked.address) as page:
         await page.goto(asked.address)
         await page.get_by_label("Token", exact=True).fill("rita")
         await page.get_by_role("button", name="Use it").click()
@@ -343,8 +356,8 @@ async def test_a_token_that_is_not_valid_any_more_is_told_of_and_replaced(tmp_pa
         await expect(alert).to_have_count(0)
 
 
-async def test_too_much_to_follow_is_told_and_not_drawn(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked.address) as page:
+async def test_too_much_to_follow_is_told_and_not_drawn(tmp_path: Path, chromium: Browser) -> None:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         rows = "\n".join(json.dumps({"plane": f"N{n}", "delay": 60}) for n in range(25_000))
         headers = {"Content-Type": "application/json"}
         sent = await asked.ask("/v1/tables/delays/rows", "POST", data=rows, headers=headers)

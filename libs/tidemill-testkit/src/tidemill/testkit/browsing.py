@@ -31,12 +31,17 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def console(address: str, **settings: Any) -> AsyncIterator[Page]:
-    """The console in a page of its own; what a page must not do fails the test at its end."""
-    async with browser() as started:
-        size: Any = {"width": 1280, "height": 800}
-        context = await started.new_context(**{"viewport": size, **settings})
-        page = await context.new_page()
+async def window(started: Browser, **settings: Any) -> AsyncIterator[Page]:
+    """A page in a window of its own, with nothing that other windows have stored."""
+    async with await started.new_context(**settings) as context:
+        yield await context.new_page()
+
+
+@asynccontextmanager
+async def console(started: Browser, address: str, **settings: Any) -> AsyncIterator[Page]:
+    """The console in a window of its own; what a page must not do fails the test at its end."""
+    size: Any = {"width": 1280, "height": 800}
+    async with window(started, **{"viewport": size, **settings}) as page:
         faults: list[str] = []
         foreign: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))

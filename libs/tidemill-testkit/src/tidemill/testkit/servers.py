@@ -1,5 +1,5 @@
 """Real servers for tests, as a pytest plugin: `kafka_bootstrap`, `redis_url`, `object_store`,
-`spark`.
+`spark`, `chromium`.
 
 Each test run starts its own, on free ports, at the first test that asks, and stops them at its end.
 The processes of a run share them. A test owns the topics, prefixes and buckets that it names. It
@@ -14,7 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from tidemill.testkit.file_locks import alone
 
 if TYPE_CHECKING:
+    from playwright.async_api import Browser
     from pyspark.sql import SparkSession
 
 # The process of the tests holds gRPC channels when it forks Spark's JVM: gRPC's handlers of forks
@@ -200,6 +202,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     signal.signal(signal.SIGINT, interrupted)  # the session has set one of its own
     yield session
     session.stop()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    """One browser for all tests of a process, which share its event loop. Each opens a window."""
+    from tidemill.testkit.browsing import browser
+
+    async with browser() as started:
+        yield started
 
 
 @contextmanager

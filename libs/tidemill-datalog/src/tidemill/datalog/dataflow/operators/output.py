@@ -14,8 +14,9 @@ class Output:
     """The begins and ends of rows, told when the frontier has passed them.
 
     A *move* is a row: columns, instant, diff. Moves to come lie in runs by instant, each less than
-    half as long as the run before it. Each run has its first instant beside it. Rows `of_set` are
-    there once or not at all at each instant.
+    half as long as the run before it. Each run has its first instant beside it, and no opposite
+    moves. Rows `of_set` are there once or not at all at each instant. Memory: the moves to come,
+    but for those of the shorter runs that these take back.
     """
 
     def __init__(self, columns: int, of_set: bool = False) -> None:
@@ -75,10 +76,13 @@ class Output:
             size += len(run)
             parts.append(run)
         parts.reverse()
-        merged = np.concatenate(parts)
-        if size > 1:
-            merged = merged[np.argsort(merged[:, self._columns], kind="stable")]
-        runs.append((int(merged[0, self._columns]), merged))
+        if len(parts) > 1:
+            # IMPORTANT: a key that is counted may say all of its ends anew with each row.
+            moves = net_moves(np.concatenate(parts), self._of_set)
+        elif size > 1:
+            moves = moves[np.argsort(moves[:, self._columns], kind="stable")]
+        if len(moves):
+            runs.append((int(moves[0, self._columns]), moves))
 
     def _due(self, upper: int) -> list[I64Array]:
         """Take the moves below an instant from the front of each run."""

@@ -72,7 +72,7 @@ class TableWriter:
                 return sole_time(known.upper) - 1
             lower = sole_time(held.frontier)
             at = max(lower, await self._now()) if lower or self._timeline is None else 0
-            updates = rows.append_column(TIME, pa.array([at] * rows.num_rows, pa.uint64()))
+            updates = rows.append_column(TIME, pa.repeat(pa.scalar(at, pa.uint64()), rows.num_rows))
             updates = updates.append_column(DIFF, diffs)
             outcome = await self._write(updates, frontier(at + 1), token, body)
             if not isinstance(outcome, UpperMismatch):

@@ -10,9 +10,9 @@ from tidemill.errors import Corrupt
 
 def present_rows(updates: pa.Table) -> pa.Table:
     """Rows with their multiplicities, without times. Raises: Corrupt if one is negative."""
-    at = pa.array([0] * updates.num_rows, pa.uint64())
+    at = pa.repeat(pa.scalar(0, pa.uint64()), updates.num_rows)
     index = updates.schema.get_field_index(TIME)
     present = consolidate(updates.set_column(index, TIME, at)).drop_columns([TIME])
-    if any(count < 0 for count in present.column(DIFF).to_pylist()):
+    if bool((present.column(DIFF).to_numpy() < 0).any()):
         raise Corrupt("a row of an input is there a negative number of times")
     return present

@@ -121,6 +121,7 @@ def test_a_plugin_never_replaces_a_subcommand_of_ours() -> None:
         ("ask", "there is no command 'ask'; did you mean tidemill query or tidemill sql"),
         ("qurey", "there is no command 'qurey'; did you mean tidemill query?"),
         ("ls", "did you mean tidemill get?"),
+        ("desc", "did you mean tidemill describe?"),
         ("late(f, d)", "questions are asked by: tidemill query"),
         ("xyzzy", "tidemill --help lists them, and questions are asked by: tidemill query"),
     ],

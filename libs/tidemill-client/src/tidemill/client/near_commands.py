@@ -33,7 +33,8 @@ def unknown_command(written: str, commands: Sequence[str]) -> str:
     """
     word = written.lower()
     known = {*commands, "--help"}
-    near = [*_MEANT.get(word, ()), *get_close_matches(word, commands, n=3)]
+    begun = [each for each in commands if len(word) > 2 and each.startswith(word)]
+    near = [*_MEANT.get(word, ()), *begun, *get_close_matches(word, commands, 3, cutoff=0.7)]
     near = [each for each in dict.fromkeys(near) if each in known]
     says = f"there is no command {written!r}"
     if near:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tidemill.errors import Corrupt, TidemillError, Unavailable
-from tidemill.shard.ports import Expected, Seen, Version
+from tidemill.shard.ports import Expected, Seen, Version, digest_of
 
 CHECKPOINT_BYTES = 1536 * 1024
 """So much is written to the log of SQLite before it is copied into the file, between two commits.
@@ -185,9 +185,13 @@ def newest_number(connection: sqlite3.Connection, key: str, file: Path) -> int |
 
 def is_newest(connection: sqlite3.Connection, key: str, expected: Expected, file: Path) -> bool:
     """Whether the newest version of a key is the expected one. Raises: Corrupt."""
-    if not isinstance(expected, Seen):
-        return newest_number(connection, key, file) == expected
-    return [Seen.of(each) for each in versions_from(connection, key, None, file)] == [expected]
+    number = newest_number(connection, key, file)
+    if not isinstance(expected, Seen) or number != expected.number:
+        return number == expected
+    found = connection.execute(
+        "select data from versions where key = ? and number = ?", (key, number)
+    ).fetchone()
+    return digest_of(found[0]) == expected.digest
 
 
 def versions_from(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -30,6 +31,10 @@ OBJECTS = frozenset({"application/json", "application/x-ndjson", "application/js
 """Content types of rows that are objects of JSON."""
 
 _LINES = msgspec.json.Decoder(dict[str, Any], float_hook=numeral)
+_PIECE_BYTES = 64 << 10
+_TRUNCATED = "truncated"
+_BYTE, _ROW = re.compile(r"\(byte (\d+)\)"), re.compile(r"`\$\[(\d+)\]")
+"""Places in the messages of the decoder."""
 _ARRAY = msgspec.json.Decoder(list[dict[str, Any]], float_hook=numeral)
 
 SERVICE = "/tidemill.catalog.v1.CatalogService/"
@@ -226,6 +231,36 @@ async def insert_rows(on: Handlers, asked: Asked) -> HttpReply:
     return said(Written(inserted.time, inserted.rows))
 
 
+def _objects_of_lines(body: bytes, rows_max: int) -> list[dict[str, Any]]:
+    """The objects that a body has one after the other, as if they were decoded at once.
+
+    A decoder holds the interpreter until it has done all of its work, so it gets piece by piece. An
+    object may go on behind a line end. Raises: msgspec.DecodeError, UsageError for too many.
+    """
+    rows: list[dict[str, Any]] = []
+    start, size = 0, _PIECE_BYTES
+    while start < len(body):
+        look()
+        end = body.find(b"\n", start + size) + 1 or len(body)
+        try:
+            found = _LINES.decode_lines(body[start:end])
+        except msgspec.DecodeError as error:
+            if _TRUNCATED in str(error) and end < len(body):
+                size *= 2
+                continue
+            raise type(error)(_moved(str(error), start, len(rows))) from None
+        rows += found
+        refuse_many_rows(len(rows), rows_max)
+        start, size = end, _PIECE_BYTES
+    return rows
+
+
+def _moved(says: str, start: int, rows: int) -> str:
+    """The message of the decoder about a piece, with the places of the whole body."""
+    told = _BYTE.sub(lambda at: f"(byte {int(at[1]) + start})", says)
+    return _ROW.sub(lambda at: f"`$[{int(at[1]) + rows}]", told)
+
+
 def table_of_json(body: bytes, rows_max: int, table: str) -> pa.Table:
     """The objects of a body as columns, of the types that their values have.
 
@@ -233,7 +268,8 @@ def table_of_json(body: bytes, rows_max: int, table: str) -> pa.Table:
     row has one for each column that any row has.
     """
     try:
-        rows = _ARRAY.decode(body) if body.lstrip()[:1] == b"[" else _LINES.decode_lines(body)
+        array = body.lstrip()[:1] == b"["
+        rows = _ARRAY.decode(body) if array else _objects_of_lines(body, rows_max)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         says = f"rows refused: the body is no objects of JSON: {error}"
         raise UsageError(says, reason="json") from None

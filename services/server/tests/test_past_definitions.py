@@ -56,6 +56,10 @@ async def test_a_definition_is_that_of_its_instant_after_changes_and_a_restart(
         assert (kept.details["reads"], kept.since, kept.upper) == (["delays"], None, None)
         with pytest.raises(UnknownCollection, match=f"no View late as of {table}; the one of now"):
             await whole.controller.describe("View", "late", table)
+        with pytest.raises(
+            UnknownCollection, match=rf"no View lat as of {first}; did you mean late\?"
+        ):
+            await whole.controller.describe("View", "lat", first)
         now = whole.context.clock.now_ms()
         assert {each.name for each in await ask(None, None, as_of=now)} == {"delays", "late"}
         with pytest.raises(NotYet, match="are not known yet"):

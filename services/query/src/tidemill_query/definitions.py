@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemill.catalog.apply.turns import in_turns
 from tidemill.catalog.entry import READS, read_name
-from tidemill.catalog.names import resource_of
+from tidemill.catalog.names import meant, resource_of
 from tidemill.catalog.resource_yaml import yaml_of
 from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.catalog.versions import served
@@ -43,14 +43,19 @@ async def definitions(
 async def definition(store: ResourceStore, kind: str, name: str, at: int) -> ResourceStatus:
     """One resource as it was defined at an instant.
 
-    Raises: UnknownCollection if it was not there, which says whether it is there now.
+    Raises: UnknownCollection if it was not there. It says whether it is there now, else which name
+    of then is almost the same.
     """
-    for status in await definitions(store, kind, name, at, documents=True):
-        return status
+    then = [each for each in await store.as_of(at) if each.resource.kind == kind]
+    for stored in then:
+        if stored.resource.name == name:
+            return _status(stored, at, documents=True)
     known = store.get(kind, name)
-    since = "" if known is None else f"; the one of now is there since {known.created_ms}"
+    hint = meant(name, [each.resource.name for each in then])
+    if known is not None:
+        hint = f"; the one of now is there since {known.created_ms}"
     raise UnknownCollection(
-        f"there was no {kind} {name} as of {at}{since}", kind=kind, name=name, as_of=at
+        f"there was no {kind} {name} as of {at}{hint}", kind=kind, name=name, as_of=at
     )
 
 

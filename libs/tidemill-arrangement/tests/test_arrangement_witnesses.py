@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tidemill.arrangement.interval_updates import (
+    BEGIN_WORD,
     END_WORD,
     NegativeRow,
     Witnesses,
@@ -22,16 +23,20 @@ Row = tuple[int, ...]
 MATCH, WITNESS = 5, 6
 PLACES = 1, 2, 3, 4
 """Columns of a witness: time, key, rank, id, expiry, nulls."""
+ALIKE = 1, 2, -1, 4
+"""The same where an id does not matter."""
 
 
 def matrix(rows: list[Row], width: int) -> np.ndarray:
     return np.array(rows, np.int64).reshape(-1, width)
 
 
-def sides(by_start: bool, expiring: bool) -> Witnesses:
-    keys, apart = np.array([[0], [1]]), np.array([[1], [3]])
+def sides(
+    by_start: bool, expiring: bool, apart_: bool = True, timed: bool = False
+) -> Witnesses:  # fmt: skip
+    keys, apart = np.array([[0], [1]]), np.array([[1], [3]])[:, :apart_]
     expiries = (3, 4) if expiring else (-1, -1)
-    return Witnesses(WitnessShape(MATCH, WITNESS, keys, apart, by_start, expiries))
+    return Witnesses(WitnessShape(MATCH, WITNESS, keys, apart, by_start, expiries, timed))
 
 
 def pieces(rng: Random, held: list[Row], lower: int) -> Row | None:
@@ -61,7 +66,8 @@ class Both:
         self.low, self.high = rng.choice([(0, 1), (1, 1), (1, 0)])
         if self.by_start:
             self.low = self.high = 0
-        self.sides = sides(self.by_start, self.expiring)
+        self.apart, timed = rng.random() < 0.5, rng.random() < 0.5
+        self.sides = sides(self.by_start, self.expiring, self.apart, timed)
         self.matches, self.witnesses = list[Row](), list[Row]()
         self.told = Counter[tuple[Row, int]]()
 
@@ -111,9 +117,10 @@ class Both:
 
     def expected(self, lower: int) -> Counter[tuple[Row, int]]:
         found = Counter[tuple[Row, int]]()
+        places = PLACES if self.apart else ALIKE
         for match in self.matches:
             for instant in range(lower, LAST):
-                best = with_witness(match, self.limits(match), self.witnesses, PLACES, instant)
+                best = with_witness(match, self.limits(match), self.witnesses, places, instant)
                 if best is not None:
                     expiry = best if self.expiring else match[3]
                     found[(*match[:3], expiry, match[4]), instant] += 1
@@ -163,6 +170,67 @@ def test_rows_of_one_key_tell_one_stretch_for_each_match(rows_each: int) -> None
     assert stretches == dict.fromkeys(range(1, many), 1)
 
 
+@pytest.mark.parametrize(("order", "changes"), [
+    ("first", 999), ("last", 999), ("any", 999), ("replaced", 1),
+])  # fmt: skip
+def test_of_a_witness_that_goes_few_matches_look_for_another(order: str, changes: int) -> None:
+    """Others admit one that is as good: each look at the whole key would be 10⁶ rows and more."""
+    held, many = sides(False, False, apart_=False), 1_000
+    matches = matrix([click(at) for at in range(many)], MATCH + 3)
+    held.take_matches(matches, matches[:, 1] - 1, None)
+    witnesses = matrix([lasting(at) for at in range(many)], WITNESS + 3)
+    held.take_witnesses(witnesses, witnesses[:, 2].copy(), 0)
+    held.compact(0)
+    before, told, going = held.looked, 0, list(range(many))
+    if order == "last":
+        going.reverse()
+    elif order == "any":
+        Random(3).shuffle(going)
+    for at in going:
+        rows = [(*lasting(at)[:-3], many, END_WORD, -1)]
+        if order == "replaced":
+            rows.append((at, 7, at - 1, -1, 0, 0, many, END_WORD, 1))
+        change = matrix(rows, WITNESS + 3)
+        told += len(held.take_witnesses(change, change[:, 2].copy(), many))
+        held.compact(many)
+    assert held.looked - before < 100 * many
+    assert told == changes
+
+
+@pytest.mark.parametrize("first", ["matches", "witnesses"])
+@pytest.mark.parametrize("window", [(-1, 0), (0, 1), (-1, 1)])
+def test_the_nearest_of_a_wide_window_is_enough(window: tuple[int, int], first: str) -> None:
+    """All rows of a key come at once, and each match admits half of them or all: 4·10⁸ pairs."""
+    held, many = sides(False, True, apart_=False, timed=True), 20_000
+    matches = matrix([(*click(at)[:3], at + 30_000, *click(at)[4:]) for at in range(many)], 8)
+    low, high = (matches[:, 1] + each * many for each in window)
+    witnesses = matrix([(*recent(at)[:4], at + 30_000, *recent(at)[5:]) for at in range(many)], 9)
+    witnesses = witnesses[witnesses[:, 0] % 2 == 1]
+    told = []
+    if first == "matches":
+        told.append(held.take_matches(matches, high, low))
+    told.append(held.take_witnesses(witnesses, witnesses[:, 2].copy(), 0))
+    if first == "witnesses":
+        told.append(held.take_matches(matches, high, low))
+    assert many - 1 <= sum(map(len, told)) <= 2 * many
+    assert held.looked < 100 * many
+
+
+def test_rows_of_no_use_behind_many_stretches_are_not_looked_at() -> None:
+    """The match has some hundred stretches of several expiries, as the greatest ranks have them."""
+    held, many, short = sides(False, True, apart_=False), 20_000, 50
+    nearest = [(0, 7, many + at, -1, 9, 0, 20 * at, 20 * at + 10, 1) for at in range(short)]
+    whole = [(0, 7, many - 1, -1, 8, 0, 0, 20 * short, 1)]
+    useless = [(0, 7, at, -1, 7, 0, at % (20 * short), 20 * short, 1) for at in range(many - 1)]
+    rows = matrix([*nearest, *whole, *useless], WITNESS + 3)
+    held.take_witnesses(rows, rows[:, 2].copy(), 0)
+    match = matrix([(7, 0, 0, 10, 0, 0, 20 * short, 1)], MATCH + 3)
+    told = held.take_matches(match, np.array([2 * many]), None)
+    assert sorted(set(told[:, 3].tolist())) == [8, 9]
+    assert len(told) == 2 * short
+    assert held.looked < 400
+
+
 def test_nothing_of_what_has_ended_is_kept() -> None:
     held, sizes = sides(False, False), []
     for first in range(0, 3_000_000, 10_000):
@@ -207,11 +275,14 @@ def test_many_parts_of_one_row_go_at_once() -> None:
 def test_the_way_over_full_matches_stays_among_them(full: int) -> None:
     """A word behind the last place belongs to others."""
     nexts = np.append(np.arange(1, full + 1), -7)
-    groups, bounds = np.array([[7, 0, END_WORD, 0, END_WORD]]), np.array([0, full])
+    groups, bounds = (
+        np.array([[7, 0, END_WORD, 0, END_WORD, END_WORD, BEGIN_WORD]]),
+        np.array([0, full]),
+    )
     rows, ranks = np.zeros((full, MATCH + 2), np.int64), np.zeros((full, 4), np.int64)
     ranks[:, 0], out = 7, np.empty(full, np.int64)
     found = touched_by(
-        groups, rows, ranks, np.zeros((full, 3), np.int64), nexts, bounds, False, out
+        groups, rows, ranks, np.zeros((full, 4), np.int64), nexts, bounds, False, out
     )
     assert found == 0
     assert nexts.tolist() == [*[full] * full, -7]
@@ -225,7 +296,7 @@ def test_ways_lead_to_each_match_that_is_not_full(seed: int) -> None:
     bounds, places = np.array([0, many // 2, many]), np.arange(many)
     rows, ranks = np.zeros((many, MATCH + 2), np.int64), np.zeros((many, 4), np.int64)
     rows[:, -1], ranks[:, 0] = LAST, [*keys[0], *keys[1]]
-    reaches = np.zeros((many, 3), np.int64)
+    reaches = np.zeros((many, 4), np.int64)
     reaches[:, 1], nexts, full = LAST, places.copy(), np.zeros(many, np.int64)
     for _ in range(12):
         share, key = rng.choice((0.0, 0.5, 0.9, 1.0)), rng.randint(0, 4)
@@ -234,7 +305,10 @@ def test_ways_lead_to_each_match_that_is_not_full(seed: int) -> None:
         full[touched] = said
         note_full(touched, said, ranks, nexts)
         for each in rng.sample(range(5), 3):
-            out, asked = np.empty(many, np.int64), np.array([[each, 0, 0, 0, LAST]])
+            out, asked = (
+                np.empty(many, np.int64),
+                np.array([[each, 0, 0, 0, LAST, END_WORD, BEGIN_WORD]]),
+            )
             found = touched_by(asked, rows, ranks, reaches, nexts, bounds, False, out)
             expected = [at for at in places if ranks[at, 0] == each and not full[at]]
             assert out[:found].tolist() == expected

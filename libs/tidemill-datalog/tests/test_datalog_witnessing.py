@@ -137,6 +137,13 @@ UNSEEN = """
 unseen(n) @time(t) := click(u, n) @time(t) ^ click(u, _) @time(s) ^ not seen(u, n)
   if s < t ^ s >= t - 900;
 """
+LATER = """
+later(n) @time(t) := click(u, n) @time(t) ^ click(u, _) @time(s) if s > t ^ s <= t + 900000;
+"""
+NEAR = """
+near(n) @time(t) := click(u, n) @time(t) ^ click(u, _) @time(s) ^ not seen(u, t)
+  if s >= t - 900000 ^ s <= t + 900000;
+"""
 
 
 def clicks(engine: DataflowEngine, first: int, last: int, life: int) -> None:
@@ -155,12 +162,19 @@ def clicks(engine: DataflowEngine, first: int, last: int, life: int) -> None:
 @pytest.mark.parametrize("rows_each", [100, 20_000])
 @pytest.mark.parametrize(
     ("text", "life"),
-    [(SESSIONS, 1), (AGAIN, 1_000_000), (THRICE, 1_000_000), (UNSEEN, 1_000_000)],
+    [
+        (SESSIONS, 1),
+        (AGAIN, 1_000_000),
+        (THRICE, 1_000_000),
+        (UNSEEN, 1_000_000),
+        (LATER, 1_000_000),
+        (NEAR, 1_000_000),
+    ],
 )
 def test_matches_of_one_key_are_as_many_as_its_facts(
     strategy: Strategy, rows_each: int, text: str, life: int
 ) -> None:
-    """Counted in rows: pairs of these clicks would be 2·10⁸."""
+    """Counted in rows, told and looked at: pairs of these clicks would be 2·10⁸."""
     engine = DataflowEngine(check(parse(text), CLICKS), strategy=strategy, keeps_state=True)
     (number,) = [n for n, rule in enumerate(engine.plan.rules) if rule.witness is not None]
     told = 0
@@ -173,6 +187,8 @@ def test_matches_of_one_key_are_as_many_as_its_facts(
     assert 19_998 <= rule.figures.rows_out <= 60_000
     assert told >= 19_998
     assert engine.nbytes < 60_000_000
+    assert rule._witnessed is not None
+    assert rule._witnessed.looked < 6_000_000
 
 
 def test_a_plan_says_of_a_rule_that_it_looks_for_a_witness() -> None:

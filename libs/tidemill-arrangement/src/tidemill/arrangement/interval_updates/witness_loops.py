@@ -21,10 +21,17 @@ HASH, RANK, LOW, FULL = 0, 1, 2, 3
 """Columns of ranks: hash of the key, and rank. A match has the least rank that it may meet, too.
 It is full if no further witness changes anything of it.
 """
-FIRST_START, LAST_END, BEST = 0, 1, 2
+FIRST_START, LAST_END, BEST, LAST_LOW = 0, 1, 2, 3
 """Columns of reaches: the least start, the greatest end, and the greatest expiry of a witness.
-They are of the rows of a key up to here, in the order of looks. Of matches the last is the least
-`LOW`.
+They are of the rows of a key up to here, in the order of looks. Of matches the last two are the
+least and the greatest `LOW`.
+"""
+ONWARD = 3
+"""First column of the same of a witness, of the rows from here on: looks go both ways."""
+KEY, LOWEST, HIGHEST, SINCE, UNTIL, ABOVE, BELOW = 0, 1, 2, 3, 4, 5, 6
+"""Columns of groups, the witnesses of one key that come or go: hash, least and greatest rank, least
+start and greatest end. Then the nearest ranks above and below of rows that stay and are as good;
+END_WORD and BEGIN_WORD for none.
 """
 
 
@@ -53,30 +60,81 @@ def _place(
     return low
 
 
+@inlined
+def _write_onward(
+    rows: I64Array, ranks: I64Array, reaches: I64Array, at: Word, last: Word, expiry: Word
+) -> bool:  # fmt: skip
+    """Write the reach of a witness onward; whether it was another one."""
+    begin, end = rows[at, rows.shape[1] - 2], rows[at, rows.shape[1] - 1]
+    best = rows[at, expiry] if expiry >= 0 else np.int64(END_WORD)
+    if at + 1 < last and ranks[at + 1, HASH] == ranks[at, HASH]:
+        begin = min(begin, reaches[at + 1, ONWARD + FIRST_START])
+        end = max(end, reaches[at + 1, ONWARD + LAST_END])
+        best = max(best, reaches[at + 1, ONWARD + BEST])
+    same = reaches[at, ONWARD + FIRST_START] == begin and reaches[at, ONWARD + LAST_END] == end
+    reaches[at, ONWARD + FIRST_START], reaches[at, ONWARD + LAST_END] = begin, end
+    reaches[at, ONWARD + BEST] = best
+    return not same
+
+
+@inlined
+def _write_back(
+    rows: I64Array, ranks: I64Array, reaches: I64Array, at: Word, first: Word, expiry: Word
+) -> bool:  # fmt: skip
+    """Write the reach of a witness back; whether it was another one."""
+    begin, end = rows[at, rows.shape[1] - 2], rows[at, rows.shape[1] - 1]
+    best = rows[at, expiry] if expiry >= 0 else np.int64(END_WORD)
+    if at > first and ranks[at - 1, HASH] == ranks[at, HASH]:
+        begin = min(begin, reaches[at - 1, FIRST_START])
+        end = max(end, reaches[at - 1, LAST_END])
+        best = max(best, reaches[at - 1, BEST])
+    same = reaches[at, FIRST_START] == begin and reaches[at, LAST_END] == end
+    reaches[at, FIRST_START], reaches[at, LAST_END], reaches[at, BEST] = begin, end, best
+    return not same
+
+
+@inlined
+def _narrow(
+    rows: I64Array, ranks: I64Array, reaches: I64Array, at: Word, first: Word, last: Word,
+    expiry: Word,
+) -> None:  # fmt: skip
+    """Write the reaches of a witness that has been cut, and of others as far as they change."""
+    key, place = ranks[at, HASH], np.int64(at)
+    while place < last and ranks[place, HASH] == key:
+        if not _write_back(rows, ranks, reaches, place, first, expiry):
+            break
+        place += 1
+    place = np.int64(at)
+    while place >= first and ranks[place, HASH] == key:
+        if not _write_onward(rows, ranks, reaches, place, last, expiry):
+            break
+        place -= 1
+
+
 @compiled
 def write_reaches(
     rows: I64Array, ranks: I64Array, reaches: I64Array, nexts: I64Array, first: int, last: int,
     expiry: int, upward: bool,
 ) -> None:  # fmt: skip
-    """Write the reaches of a tier: of rows from the first one up to each, `upward` from each on.
+    """Write the reaches of a tier: of witnesses, or of matches where they are `upward`.
 
     Without a column for `expiry` all expiries are alike. `nexts` lead over full matches.
     """
     start = rows.shape[1] - 2
-    for step in range(last - first):
-        at = last - 1 - step if upward else first + step
-        before = at + 1 if upward else at - 1
-        best = ranks[at, LOW] if upward else np.int64(END_WORD)
-        if expiry >= 0:
-            best = rows[at, expiry]
-        reaches[at, FIRST_START], reaches[at, LAST_END] = rows[at, start], rows[at, start + 1]
-        reaches[at, BEST] = best
+    for step in range(0 if upward else last - first):
+        _write_onward(rows, ranks, reaches, last - 1 - step, last, expiry)
+        _write_back(rows, ranks, reaches, first + step, first, expiry)
+    for step in range(last - first if upward else 0):
+        at = last - 1 - step
+        begin, end, low = rows[at, start], rows[at, start + 1], ranks[at, LOW]
+        reaches[at, BEST] = reaches[at, LAST_LOW] = low
         nexts[at] = at + ranks[at, FULL]
-        if step > 0 and ranks[before, HASH] == ranks[at, HASH]:
-            reaches[at, FIRST_START] = min(rows[at, start], reaches[before, FIRST_START])
-            reaches[at, LAST_END] = max(rows[at, start + 1], reaches[before, LAST_END])
-            other = reaches[before, BEST]
-            reaches[at, BEST] = min(best, other) if upward else max(best, other)
+        if step > 0 and ranks[at + 1, HASH] == ranks[at, HASH]:
+            begin = min(begin, reaches[at + 1, FIRST_START])
+            end = max(end, reaches[at + 1, LAST_END])
+            reaches[at, BEST] = min(low, reaches[at + 1, BEST])
+            reaches[at, LAST_LOW] = max(low, reaches[at + 1, LAST_LOW])
+        reaches[at, FIRST_START], reaches[at, LAST_END] = begin, end
 
 
 @compiled
@@ -124,14 +182,16 @@ def keep_useful(rows: I64Array, ranks: I64Array, bounds: I64Array, since: int) -
 
 @compiled
 def cut_rows(
-    change: I64Array, asked: I64Array, rows: I64Array, ranks: I64Array, bounds: I64Array,
-    anywhere: bool, stack: I64Array, rest: I64Array, rest_ranks: I64Array, places: I64Array,
+    change: I64Array, asked: I64Array, rows: I64Array, ranks: I64Array, reaches: I64Array,
+    bounds: I64Array, anywhere: bool, stack: I64Array, rest: I64Array, rest_ranks: I64Array,
+    places: I64Array, expiry: int,
 ) -> int:  # fmt: skip
     """Take intervals away from rows that say the same, from where `places` say.
 
     `places`: row of the change, work on the stack or -1 to begin, rows of `rest`. There stand the
-    later parts of rows that are cut in two. With `anywhere` the rank of a row is not that of
-    the change. Returns 0 when all is done, 1 for more room, 2 for a row that is not there.
+    later parts of rows that are cut in two. With `anywhere` the rank of a row is not that of the
+    change. Reaches of witnesses become narrower, unless `expiry` is -2. Returns 0 when all is done,
+    1 for more room, 2 for a row that is not there.
     """
     start = rows.shape[1] - 2
     while places[0] < change.shape[0]:
@@ -144,7 +204,7 @@ def cut_rows(
                 return 1
             places[1] -= 1
             a, b = stack[places[1], 0], stack[places[1], 1]
-            met = np.int64(-1)
+            met, within = np.int64(-1), 0
             for tier in range(bounds.size - 1):
                 last = bounds[tier + 1]
                 rank = np.int64(BEGIN_WORD) if anywhere else asked[i, RANK]
@@ -159,6 +219,7 @@ def cut_rows(
                         met = at if same else met
                     at += 1
                 if met >= 0:
+                    within = tier
                     break
             if met < 0:  # it may be a part that stands in `rest`
                 places[1] += 1
@@ -181,6 +242,8 @@ def cut_rows(
                 rows[met, start + 1] = first
             else:
                 rows[met, start] = last
+            if expiry > -2:
+                _narrow(rows, ranks, reaches, met, bounds[within], bounds[within + 1], expiry)
         places[0], places[1] = i + 1, -1
     return 0
 
@@ -223,25 +286,78 @@ def _end_of_full(nexts: I64Array, ranks: I64Array, at: Word, last: Word) -> np.i
     return found
 
 
+_NEAR = 8
+"""So many rows of each tier are asked whether they are as good as rows that go."""
+
+
+@inlined
+def _as_good(
+    change: I64Array, one: Word, groups: I64Array, group: Word, best: Word, columns: I64Array,
+    expiry: Word, rows: I64Array, at: Word,
+) -> bool:  # fmt: skip
+    """Whether a row has the key of a row that goes, and lasts as long as all of its group."""
+    start = rows.shape[1] - 2
+    lasts = rows[at, start] <= groups[group, SINCE] and rows[at, start + 1] >= groups[group, UNTIL]
+    lasts = lasts and (expiry < 0 or rows[at, expiry] >= best)
+    return bool(
+        lasts and same_columns(change, one, columns, start - 1, rows, at, columns, start - 1)
+    )
+
+
+@compiled
+def find_as_good(
+    change: I64Array, firsts: I64Array, groups: I64Array, columns: I64Array, expiry: int,
+    rows: I64Array, ranks: I64Array, bounds: I64Array,
+) -> None:  # fmt: skip
+    """Write into groups of witnesses that go which ranks near them have a row that is as good.
+
+    A match that admits one of these does not need those that go. The rows of a group begin at its
+    place in `firsts`. Cost: O(change · log rows).
+    """
+    nulls = rows.shape[1] - 3
+    for group in range(groups.shape[0]):
+        one, after = firsts[group], change.shape[0]
+        if group + 1 < firsts.size:
+            after = firsts[group + 1]
+        alike, best = True, np.int64(BEGIN_WORD)
+        for row in range(one, after):
+            alike = alike and same_columns(change, one, columns, nulls, change, row, columns, nulls)
+            best = max(best, change[row, expiry]) if expiry >= 0 else best
+        for tier in range(bounds.size - 1 if alike else 0):
+            first, last, key = bounds[tier], bounds[tier + 1], groups[group, KEY]
+            at = _place(ranks, first, last, key, groups[group, HIGHEST], True)
+            for place in range(at, min(at + _NEAR, last)):
+                if ranks[place, HASH] != key or ranks[place, RANK] >= groups[group, ABOVE]:
+                    break
+                if _as_good(change, one, groups, group, best, columns, expiry, rows, place):
+                    groups[group, ABOVE] = ranks[place, RANK]
+            at = _place(ranks, first, last, key, groups[group, LOWEST], False) - 1
+            for place in range(at, max(at - _NEAR, first - 1), -1):
+                if ranks[place, HASH] != key or ranks[place, RANK] <= groups[group, BELOW]:
+                    break
+                if _as_good(change, one, groups, group, best, columns, expiry, rows, place):
+                    groups[group, BELOW] = ranks[place, RANK]
+
+
 @compiled
 def touched_by(
     groups: I64Array, rows: I64Array, ranks: I64Array, reaches: I64Array, nexts: I64Array,
-    bounds: I64Array, all_: bool, out: I64Array,
+    bounds: I64Array, gone: bool, out: I64Array,
 ) -> int:  # fmt: skip
-    """The matches that witnesses may have to do with, but for full ones, or `all_` of them.
+    """The matches that witnesses may have to do with: those that are not full.
 
-    Shapes: `groups` (n, 5), a row for each key. It has the hash, the least and the greatest rank of
-    its witnesses, their least start and their greatest end.
+    Witnesses that are `gone` concern full ones too, but for those that admit a row as good.
     """
     start, found = rows.shape[1] - 2, 0
     for group in range(groups.shape[0]):
-        key, lowest, highest = groups[group, 0], groups[group, 1], groups[group, 2]
-        first, last = groups[group, 3], groups[group, 4]
+        key, lowest, highest = groups[group, KEY], groups[group, LOWEST], groups[group, HIGHEST]
+        first, last = groups[group, SINCE], groups[group, UNTIL]
+        above, below = groups[group, ABOVE], groups[group, BELOW]
         for tier in range(bounds.size - 1):
             end = bounds[tier + 1]
             at = _place(ranks, bounds[tier], end, key, lowest, False)
             while at < end:
-                if not all_:
+                if not gone:
                     at = _end_of_full(nexts, ranks, at, end)
                 if at >= end or ranks[at, HASH] != key:
                     break
@@ -249,8 +365,13 @@ def touched_by(
                     break
                 if reaches[at, BEST] > highest:
                     break
+                if above < END_WORD and ranks[at, RANK] >= above:
+                    break
+                if below > BEGIN_WORD and reaches[at, LAST_LOW] <= below:
+                    break
                 meets = rows[at, start] < last and rows[at, start + 1] > first
-                if meets and ranks[at, LOW] <= highest:
+                needs = below == BEGIN_WORD or ranks[at, LOW] > below
+                if meets and needs and ranks[at, LOW] <= highest:
                     out[found] = at
                     found += 1
                 at += 1
@@ -306,7 +427,7 @@ def _improve(
 
 
 _FEW = 8
-"""So many pieces are looked at before each row; more of them count as one without a witness."""
+"""So many pieces are looked at before each row; more of them once for as many rows."""
 
 
 @inlined
@@ -314,23 +435,38 @@ def _may_improve(
     pieces: I64Array, count: Word, start: Word, end: Word, best: Word, cap: Word
 ) -> bool:  # fmt: skip
     """Whether rows that reach from a start to an end, and have an expiry at best, are of use."""
-    of_use, best = count > _FEW, min(best, cap)
-    for at in range(min(count, _FEW)):
-        meets = pieces[at, 0] < end and pieces[at, 1] > start
-        of_use = of_use or (meets and pieces[at, 2] < best)
-    return bool(of_use)
+    best = min(best, cap)
+    for at in range(count):
+        if pieces[at, 0] < end and pieces[at, 1] > start and pieces[at, 2] < best:
+            return True
+    return False
+
+
+@inlined
+def _first_look(
+    ranks: I64Array, first: Word, last: Word, key: Word, low: Word, middle: Word, onward: Word
+) -> np.int64:  # fmt: skip
+    """The nearest row of a tier at or below a rank, or the nearest one above that is admitted."""
+    if onward == 0:
+        return np.int64(_place(ranks, first, last, key, middle, True) - 1)
+    if low > middle:
+        return np.int64(_place(ranks, first, last, key, low, False))
+    return np.int64(_place(ranks, first, last, key, middle, True))
 
 
 @compiled
 def witnessed(
     left: I64Array, asked: I64Array, keys: I64Array, apart: I64Array, expiries: tuple[int, int],
-    right: I64Array, ranks: I64Array, reaches: I64Array, bounds: I64Array, places: I64Array,
-    out: I64Array,
+    timed: bool, right: I64Array, ranks: I64Array, reaches: I64Array, bounds: I64Array,
+    places: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """Fill `out` with the stretches of each match in which it has a witness, from `places` on.
 
     `expiries`: the column of a match and of a witness, of which the lesser counts, and of several
-    witnesses the greatest; -1 for none. `asked` says then which matches are full.
+    witnesses the greatest; -1 for none. Ranks that are `timed` are looked at from the start of a
+    match on, downward and then upward, others from the greatest one down. `asked` says then which
+    matches are full. The last of `places` counts the rows that were looked at. Cost: these, and
+    their pieces.
     """
     width, theirs = left.shape[1] - 3, right.shape[1] - 2
     mine_expiry, other_expiry = expiries
@@ -343,12 +479,21 @@ def witnessed(
         start, end = left[i, width], left[i, width + 1]
         pieces[0, 0], pieces[0, 1], pieces[0, 2] = start, end, BEGIN_WORD
         count = np.int64(1 if start < end and low <= rank else 0)
-        for tier in range(bounds.size - 1):
-            at = _place(ranks, bounds[tier], bounds[tier + 1], key, rank, True) - 1
-            while at >= bounds[tier] and ranks[at, HASH] == key and ranks[at, RANK] >= low:
-                a, b, best = reaches[at, FIRST_START], reaches[at, LAST_END], reaches[at, BEST]
-                if b <= start or a >= end or not _may_improve(pieces, count, a, b, best, cap):
+        middle, tiers = min(rank, start) if timed else rank, bounds.size - 1
+        for way in range(2 * tiers if middle < rank else tiers):
+            tier, onward = way % tiers, np.int64(way >= tiers)
+            at = _first_look(ranks, bounds[tier], bounds[tier + 1], key, low, middle, onward)
+            unjudged, reach = count, ONWARD * onward
+            while bounds[tier] <= at < bounds[tier + 1] and ranks[at, HASH] == key:
+                if ranks[at, RANK] < low or ranks[at, RANK] > rank:
                     break
+                a, b = reaches[at, reach + FIRST_START], reaches[at, reach + LAST_END]
+                best = reaches[at, reach + BEST]
+                places[2], unjudged = places[2] + 1, unjudged + 1
+                if count <= _FEW or unjudged > count:
+                    if not _may_improve(pieces, count, a, b, best, cap):
+                        break
+                    unjudged = np.int64(0)
                 best = right[at, other_expiry] if other_expiry >= 0 else np.int64(END_WORD)
                 a, b = right[at, theirs], right[at, theirs + 1]
                 if (
@@ -363,7 +508,7 @@ def witnessed(
                                 more[known, column] = pieces[known, column]
                         pieces, spare = more, np.empty((2 * pieces.shape[0], 3), np.int64)
                     count = _improve(pieces, spare, count, a, b, min(cap, best))
-                at -= 1
+                at += 2 * onward - 1
         if found + count > out.shape[0]:
             places[1] = count
             return found

@@ -3,8 +3,8 @@
 A join makes a match of each pair, so n rows of one key may make n² of them. Here each match tells
 the instants at which it has a witness. Rows of both sides are kept by key and rank. The rank of a
 witness is the column that conditions limit. A match looks from the greatest rank that it admits
-down. It looks no further where no row of lesser rank can add an instant, which reaches tell. So the
-nearest row is mostly the only one that is looked at.
+down, or from its own start both ways where ranks are times. It looks no further where no row beyond
+can add an instant, which reaches tell. So the nearest row is mostly the only one that is looked at.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates.merging import NegativeRow
 from tidemill.arrangement.interval_updates.moves import net_moves
-from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, Change
+from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.interval_updates.witness_loops import (
+    ABOVE,
+    BELOW,
     FULL,
     HASH,
+    HIGHEST,
+    KEY,
     LOW,
+    LOWEST,
     RANK,
+    SINCE,
+    UNTIL,
     cut_rows,
+    find_as_good,
     hashes_of,
     keep_useful,
     merge_tiers,
@@ -35,7 +43,7 @@ from tidemill.arrangement.interval_updates.witness_loops import (
 from tidemill.arrangement.kernels.arrays import I64Array
 from tidemill.arrangement.kernels.capacity import grow
 
-_RANKS = 4
+_RANKS, _GROUPS = 4, 7
 _ROOM_MIN = 64
 _ARRAYS = "rows", "ranks", "reaches", "nexts"
 _MANY = 1 << 10
@@ -48,8 +56,9 @@ class WitnessShape:
 
     Shapes: (2, n) each, columns of the match above those of the witness. `width` and `columns` are
     the columns of both. `keys` are equal, `apart` differ. Ranks are starts of witnesses where they
-    are `by_start`. The lesser one of the columns in `expiries` is the expiry of a match, and of
-    several witnesses the greatest counts; -1 for none.
+    are `by_start`; where they are `timed`, no witness starts before its rank. The lesser one of the
+    columns in `expiries` is the expiry of a match, and of several witnesses the greatest counts; -1
+    for none.
     """
 
     width: int
@@ -58,22 +67,23 @@ class WitnessShape:
     apart: I64Array
     by_start: bool
     expiries: tuple[int, int] = (-1, -1)
+    timed: bool = False
 
 
 class _Ranked:
     """Rows by hash of their key and by rank, in tiers, each of which is twice the next one."""
 
-    __slots__ = ("_anywhere", "_due", "_expiry", "_many", "_upward", "bounds", "columns", "count",
-                 "nexts", "ranks", "reaches", "rows")  # fmt: skip
+    __slots__ = ("_anywhere", "_cut", "_due", "_expiry", "_many", "_upward", "bounds", "columns",
+                 "count", "nexts", "ranks", "reaches", "rows")  # fmt: skip
 
     def __init__(self, width: int, columns: I64Array, expiry: int, upward: bool, anywhere: bool):
         self.columns = np.ascontiguousarray(columns)
         self.rows = np.empty((_ROOM_MIN, width + 2), np.int64)
         self.ranks = np.empty((_ROOM_MIN, _RANKS), np.int64)
-        self.reaches = np.empty((_ROOM_MIN, 3), np.int64)
+        self.reaches = np.empty((_ROOM_MIN, 4 if upward else 6), np.int64)
         self.nexts = np.empty(_ROOM_MIN, np.int64)
         self.bounds = np.zeros(1, np.int64)
-        self.count, self._due, self._many = 0, BEGIN_WORD, _ROOM_MIN
+        self.count, self._cut, self._due, self._many = 0, 0, BEGIN_WORD, _ROOM_MIN
         self._expiry, self._upward, self._anywhere = expiry, upward, anywhere
 
     @property
@@ -127,13 +137,14 @@ class _Ranked:
         """Take intervals of rows away. Raises: NegativeRow. Cost: O(rows of these ranks)."""
         if not len(change):
             return
+        self._cut += len(change)
         places, stack = np.array([0, -1, 0], np.int64), np.empty((16, 2), np.int64)
         rest = np.empty((len(change) + 8, self.rows.shape[1]), np.int64)
         ranks = np.empty((len(rest), _RANKS), np.int64)
         while True:
             said = cut_rows(
-                change, asked, self.rows, self.ranks, self.bounds, self._anywhere, stack, rest,
-                ranks, places,
+                change, asked, self.rows, self.ranks, self.reaches, self.bounds, self._anywhere,
+                stack, rest, ranks, places, -2 if self._upward else self._expiry,
             )  # fmt: skip
             if said == 2:
                 raise NegativeRow(int(places[0]))
@@ -147,9 +158,10 @@ class _Ranked:
     def compact(self, since: int) -> None:
         """Forget rows that have ended by an instant, once they are half. Amortised O(1).
 
-        Rows may end earlier than they said, so as many new ones as were left are a reason to look.
+        Rows may end earlier than they said. Reasons to look are as many new ones as were left, and
+        half as many that were cut.
         """
-        if not self.count or (since < self._due and self.count < self._many):
+        if not self.count or (since < self._due and self.count + 2 * self._cut < self._many):
             return
         ends = self.rows[: self.count, -1]
         if int((ends > since).sum()) <= self.count // 2:
@@ -164,7 +176,7 @@ class _Ranked:
         if len(ends):
             middle = len(ends) // 2
             self._due = max(int(np.partition(ends, middle)[middle]), since + 1)
-        self._many = max(2 * self.count, _ROOM_MIN)
+        self._cut, self._many = 0, max(2 * self.count, _ROOM_MIN)
 
     def _shrink(self, room: int) -> None:
         """Give memory back but for some rows."""
@@ -181,6 +193,8 @@ class Witnesses:
 
     def __init__(self, shape: WitnessShape) -> None:
         self._shape = shape
+        self.looked = 0
+        """Rows that matches have looked at, which the time goes with."""
         by_start = shape.by_start
         mine, theirs = shape.keys
         self._matches = _Ranked(shape.width, mine, -1, True, by_start)
@@ -217,7 +231,7 @@ class Witnesses:
         """Changes of the matches by witnesses that come and go, at `lower` or later.
 
         Raises: NegativeRow. Cost: O(change · log rows), and matches without a witness for all of
-        their time; where witnesses go, all matches that these may have been for.
+        their time. A witness that goes costs the matches that admit it and no near one as good.
         """
         if not len(change):
             return np.empty((0, self._shape.width + 3), np.int64)
@@ -245,43 +259,73 @@ class Witnesses:
 
     def _touched(self, change: Change, asked: I64Array, lower: int) -> I64Array:
         """The matches that a change of witnesses may change."""
-        order = np.argsort(asked[:, HASH], kind="stable")
-        keys = asked[order, HASH]
+        come, gone = [self._touched_alike(change, asked, lower, gone) for gone in (False, True)]
+        if not len(come) or not len(gone):
+            return gone if len(gone) else come
+        return np.union1d(come, gone)
+
+    def _touched_alike(
+        self, change: Change, asked: I64Array, lower: int, gone: bool
+    ) -> I64Array:  # fmt: skip
+        """The matches of witnesses that come, or of those that are `gone`."""
+        mine = np.flatnonzero(change[:, -1] < 0 if gone else change[:, -1] > 0)
+        if not len(mine):
+            return mine
+        order = mine[np.argsort(asked[mine, HASH], kind="stable")]
+        keys, ranks, rows = asked[order, HASH], asked[order, RANK], change[order]
         firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        ranks, starts, ends = asked[order, RANK], change[order, -3], change[order, -2]
-        groups = np.stack(
-            [
-                keys[firsts],
-                np.minimum.reduceat(ranks, firsts),
-                np.maximum.reduceat(ranks, firsts),
-                np.maximum(np.minimum.reduceat(starts, firsts), lower),
-                np.maximum.reduceat(ends, firsts),
-            ],
-            axis=1,
-        )
+        groups = np.empty((len(firsts), _GROUPS), np.int64)
+        groups[:, KEY], groups[:, ABOVE], groups[:, BELOW] = keys[firsts], END_WORD, BEGIN_WORD
+        groups[:, LOWEST] = np.minimum.reduceat(ranks, firsts)
+        groups[:, HIGHEST] = np.maximum.reduceat(ranks, firsts)
+        groups[:, SINCE] = np.maximum(np.minimum.reduceat(rows[:, -3], firsts), lower)
+        groups[:, UNTIL] = np.maximum.reduceat(rows[:, -2], firsts)
+        if gone:
+            self._find_as_good(rows, firsts, groups, change, asked)
         theirs = self._matches
         out = np.empty(theirs.count, np.int64)
         found = touched_by(
-            groups, theirs.rows, theirs.ranks, theirs.reaches, theirs.nexts, theirs.bounds,
-            bool((change[:, -1] < 0).any()), out,
+            groups, theirs.rows, theirs.ranks, theirs.reaches, theirs.nexts, theirs.bounds, gone,
+            out,
         )  # fmt: skip
         return out[:found]
+
+    def _find_as_good(
+        self, rows: Change, firsts: I64Array, groups: I64Array, change: Change, asked: I64Array
+    ) -> None:
+        """Find near rows that are as good as those that go, among all that stay or come now.
+
+        NB: ranks that are starts do not tell rows that stay from parts of rows that go.
+        """
+        shape, ours = self._shape, self._witnesses
+        if shape.apart.size or shape.by_start:
+            return
+        of = rows, firsts, groups, ours.columns, shape.expiries[1]
+        find_as_good(*of, ours.rows, ours.ranks, ours.bounds)
+        come = np.flatnonzero(change[:, -1] > 0)
+        if len(come):
+            come = come[np.lexsort((asked[come, RANK], asked[come, HASH]))]
+            bounds = np.array([0, len(come)], np.int64)
+            rows = np.ascontiguousarray(change[come, :-1])
+            find_as_good(*of, rows, asked[come], bounds)
 
     def _told(self, matches: Change, asked: I64Array, require: Callable[[int], None]) -> Change:
         """The stretches of matches with a witness; `asked` says then which are full."""
         shape, theirs = self._shape, self._witnesses
-        places, parts = np.zeros(2, np.int64), list[Change]()
+        places, parts = np.zeros(3, np.int64), list[Change]()
         room = len(matches) + 16
         while places[0] < len(matches):
             if room > _MANY:
                 require(8 * matches.shape[1] * (room + sum(map(len, parts))))
             out = np.empty((room, matches.shape[1]), np.int64)
             found = witnessed(
-                matches, asked, shape.keys, shape.apart, shape.expiries, theirs.rows, theirs.ranks,
-                theirs.reaches, theirs.bounds, places, out,
+                matches, asked, shape.keys, shape.apart, shape.expiries,
+                shape.timed or shape.by_start, theirs.rows, theirs.ranks, theirs.reaches,
+                theirs.bounds, places, out,
             )  # fmt: skip
             parts.append(out[:found])
             room = 2 * room + int(places[1])
+        self.looked += int(places[2])
         if not parts:
             return matches[:0]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -160,8 +160,8 @@ def with_witness(
     """The greatest expiry of the witnesses of a match at an instant; None where it has none.
 
     Matches are (key, id, time, expiry, nulls, start, end), of witnesses `places` are the columns of
-    key, rank, id and expiry. They agree in the key, differ in the id, and admit ranks from the
-    first up to the second one of `rank`.
+    key, rank, id and expiry. An id at -1 does not matter. They agree in the key, differ in the id,
+    and admit ranks from the first up to the second one of `rank`.
     """
     if not match[5] <= instant < match[6]:
         return None
@@ -171,7 +171,7 @@ def with_witness(
         for row in witnesses
         if row[key] == match[0]
         and row[-3] >> key & 1 == match[4] & 1
-        and row[other] != match[1]
+        and (other < 0 or row[other] != match[1])
         and rank[0] <= row[place] <= rank[1]
         and row[-2] <= instant < row[-1]
     ]

@@ -20,7 +20,7 @@ from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.datalog.dataflow.operators.iterating import joined
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.plan import MODERATE, DeltaPlan, Join, Witness, WitnessSide
-from tidemill.datalog.dataflow.schema import Schema
+from tidemill.datalog.dataflow.schema import TIME, Schema
 from tidemill.datalog.logical.forms import Expression, Type
 
 
@@ -48,6 +48,11 @@ class Witnessed:
     def nbytes(self) -> int:
         """The bytes of all sides."""
         return sum(side.held.nbytes for side in self._sides)
+
+    @property
+    def looked(self) -> int:
+        """Rows that matches have looked at so far, which the time goes with."""
+        return sum(side.held.looked for side in self._sides)
 
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""
@@ -111,10 +116,13 @@ class _Side:
         self.plan = plan
         self._matches = matches
         self._wild = wild
-        self._upward = bool(plan.low) and not plan.high
+        timed = plan.rank == TIME
+        self._upward = bool(plan.low) and not plan.high and not timed
         self._columns = columns
         expiries = (mine.expiry, plan.expiring) if plan.expiring >= 0 else (-1, -1)
-        shape = WitnessShape(mine.width, columns, plan.keys, plan.apart, plan.rank < 0, expiries)
+        shape = WitnessShape(
+            mine.width, columns, plan.keys, plan.apart, plan.rank < 0, expiries, timed
+        )
         self.held = Witnesses(shape)
         kept = {*plan.keys[1].tolist(), *plan.apart[1].tolist(), plan.rank, plan.expiring} - {-1}
         self._kept = np.array(sorted(kept), np.int64)
@@ -135,6 +143,8 @@ class _Side:
         if low is not None and self._upward:
             high = np.subtract(-1, low)  # the other way round, without overflow
             low = None
+        elif low is not None and high is None:
+            high = np.full(len(matches), END_WORD)
         return self.held.take_matches(matches, high, low, self._matches.allowance.require)
 
     def _limit(

@@ -39,7 +39,8 @@ FORMS_OF_WITNESSES = replace(
         "x < y", "y <= x", "x != y", "y != z", "x - y <= 1", "x >= 1", "y == 1", "u >= 2",
         "x + y >= 2", "u / w > 1",
     ),
-    head_marks=("", "", "@time(u)", "@expires(u + 4)", "~expires", "@time(u) @expires(u + 5)"),
+    head_marks=("", "", "@time(u)", "@expires(u + 4)", "~expires", "@time(u) @expires(u + 5)",
+                "@max(y)", "@min(y) @expires(u + 4)", "@count_distinct(y) ~expires"),
     atom_marks=("", "@time(u)", "@time(u)", "@time(w)", "@time(w)", "~time", "~expires"),
     clocks=(),
     definitions=(),
@@ -60,6 +61,11 @@ FORMS_OF_WITNESSES = replace(
         "t(x, y) := s(x, y) ^ s(x, z) ^ not q(x) if z != y;",
         "p(x) := b(x, _) @time(u) ^ b(x, _) @time(w) ^ not a(x) @time(u) if w < u;",
         "q(x) @time(u) := a(x) @time(u) ^ b(x, y) @time(w) ^ not r(y) if w <= u;",
+        "q(x) @max(y) := s(x, y) ^ s(x, z) if z < y;",
+        "p(1) @min(y) @max(y) := s(_, y) ^ s(x, z) ^ r(x) if z != y;",
+        "p(x) @min(y) @expires(u + 3) := b(x, y) @time(u) ^ b(x, _) @time(w) if w < u;",
+        "q(x) @max(y) @time(u) ~expires := b(x, y) @time(u) ^ a(x) @time(w) if w <= u;",
+        "q(x) @count_distinct(y) := s(x, y) ^ s(x, z) ^ not a(x) if z < y ^ z >= y - 2;",
     ),
     whole_every=2,
     predicates=("a", "b", "n", "r", "s", "p", "q", "t", "d"),
@@ -144,6 +150,10 @@ NEAR = """
 near(n) @time(t) := click(u, n) @time(t) ^ click(u, _) @time(s) ^ not seen(u, t)
   if s >= t - 900000 ^ s <= t + 900000;
 """
+BEST = """
+best(u) @max(n) @expires(t + 900) := click(u, n) @time(t) ^ click(u, _) @time(s)
+  if s < t ^ s >= t - 900;
+"""
 
 
 def clicks(engine: DataflowEngine, first: int, last: int, life: int) -> None:
@@ -169,6 +179,7 @@ def clicks(engine: DataflowEngine, first: int, last: int, life: int) -> None:
         (UNSEEN, 1_000_000),
         (LATER, 1_000_000),
         (NEAR, 1_000_000),
+        (BEST, 1_000_000),
     ],
 )
 def test_matches_of_one_key_are_as_many_as_its_facts(
@@ -206,6 +217,12 @@ def test_a_plan_says_of_a_rule_that_it_looks_for_a_witness() -> None:
         ("p(u) @time(t) := click(u, _) @time(t) ^ click(u, _) @time(s) if s > t;", True),
         ("p(u, s) := click(u, _) @time(t) ^ click(u, _) @time(s) if s < t;", False),
         ("p(u) @count(1) := click(u, _) @time(t) ^ click(u, _) @time(s) if s < t;", False),
+        ("p(u) @max(n) := click(u, n) @time(t) ^ click(u, _) @time(s) if s < t;", False),  # its end
+        ("p(u) @max(n) @expires(t) := click(u, n) @time(t) ^ click(u, _) @time(s) if s < t;", True),
+        ("p(u) @max(n) ~expires := seen(u, n) ^ seen(u, m) if m < n;", True),
+        ("p(u) @count_distinct(n) ~expires := seen(u, n) ^ seen(u, m) if m < n;", True),
+        ("p(u) @sum(n) ~expires := seen(u, n) ^ seen(u, m) if m < n;", False),
+        ("p(u) @max(m) ~expires := seen(u, n) ^ seen(u, m) ^ seen(u, k) if m < n ^ k < n;", False),
         ("p(u) := click(u, n) @time(t) ^ click(u, m) @time(s) if s < t ^ m < n;", False),
         ("p(u) := click(u, n) @time(t) ^ click(u, m) @time(s) if s < t ^ m != n;", True),
         ("p(u) @expires(s + 9) := click(u, _) @time(t) ^ click(u, _) @time(s) if s < t;", False),

@@ -4,7 +4,8 @@ A match for each pair would be the square of the facts of a key. All pairs of on
 same here, so it counts when there is any. A rule has one atom of which its head tells, atoms under
 `not` that ask for its values, and others that are witnesses. Conditions limit one whole number of
 each witness: `s < t ^ s >= t - 30000`. The time of a witness does not show in the head. Its end
-does only where no other witness ends later.
+does only where no other witness ends later. An aggregate that a match adds to but once is such a
+head too, where no witness ends it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from tidemill.datalog.logical.linear import at_most, conjuncts, limits_of
 
 _ALIKE = frozenset({Type.INT, Type.TEXT})
 """Types whose values differ where their words do."""
+_IDEMPOTENT = frozenset({"min", "max", "earliest", "latest", "set", "count_distinct"})
+"""Lattices to which a match that comes again adds nothing."""
 _ATOMS_MAX = 8
 """Atoms of a rule that are looked at as witnesses: time is the square of their number."""
 
@@ -43,7 +46,9 @@ def witness_of(of: RuleColumns) -> Witness | None:
     Cost: O(text of the rule, for each of its atoms).
     """
     rule, head = of.rule, of.rule.head
-    if not 1 < len(of.atoms) <= _ATOMS_MAX or of.in_loop or head.aggregates or not rule.deductive:
+    if not 1 < len(of.atoms) <= _ATOMS_MAX or of.in_loop or not rule.deductive:
+        return None
+    if not all(name in _IDEMPOTENT for name, _ in head.lattices):
         return None
     if any(atom.is_clock or atom.predicate.startswith("#") for atom in of.atoms):
         return None
@@ -59,7 +64,8 @@ def witness_of(of: RuleColumns) -> Witness | None:
 
 def _of_head(of: RuleColumns) -> Iterable[Expression]:
     head = of.rule.head
-    return (*head.terms, *head.time, *head.expires)
+    values = (term for _, terms in head.lattices for term in terms)
+    return (*head.terms, *head.time, *head.expires, *values)
 
 
 @dataclass(slots=True)
@@ -105,7 +111,11 @@ class _Looking:
             return None
         if not all(map(self._is_time_ours, self._found)):
             return None
-        return self._plan()
+        plan = self._plan()
+        if plan is not None and of.rule.head.aggregates:
+            # NB: a group ends with the first of all pairs, and a match with the last witness.
+            return None if any(side.expiring >= 0 for side in plan.sides) else plan
+        return plan
 
     def _are_asked_as_they_are(self) -> bool:
         """Whether atoms under `not` ask for values of columns, by which no match fails."""
@@ -232,9 +242,9 @@ class _Looking:
 
     def _side(self, found: _Found, shape: JoinShape) -> WitnessSide:
         of = self._of
-        expiring = shape.expiring if not of.rule.head.expires else -1
-        if "expires" in of.rule.head.suppressed:
-            expiring = -1
+        head = of.rule.head
+        own = bool(head.expires) or "expires" in head.suppressed
+        expiring = -1 if own else shape.expiring
         copied = dict(zip(*shape.copies.tolist(), strict=True))
 
         def column(name: str) -> int:

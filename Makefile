@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 LAW_EXAMPLES ?= 500
+# A law is hung after so many seconds. Some draw ten programs for each example.
+LAW_SECONDS ?= $(shell echo $$((900 + 10 * $(LAW_EXAMPLES))))
 CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
 INPUTS ?= 100000
@@ -73,7 +75,7 @@ weights: ## write which files of tests begin first, from the last make unit
 	@$(PY) -m tidemill.testkit.weights .state/junit.xml
 
 laws: ## random programs on the dataflow, judged by the twin, clingo and MeTeoR: make laws LAW_EXAMPLES=2000
-	@cd libs/tidemill-datalog/tests && LAW_EXAMPLES=$(LAW_EXAMPLES) $(abspath $(PY)) -m pytest -q \
+	@cd libs/tidemill-datalog/tests && LAW_EXAMPLES=$(LAW_EXAMPLES) $(abspath $(PY)) -m pytest -q --timeout=$(LAW_SECONDS) \
 		test_datalog_dataflow.py test_datalog_dataflow_steps.py test_datalog_dataflow_recursion.py \
 		test_datalog_dataflow_ticks.py test_datalog_laws.py test_datalog_tick_state.py \
 		test_datalog_tick_reasons.py test_datalog_running.py test_datalog_foreign.py \

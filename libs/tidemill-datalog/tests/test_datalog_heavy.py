@@ -121,7 +121,6 @@ def require_one_answer(
     assert answer(found) == wanted, example.text
 
 
-@pytest.mark.timeout(3_600)
 @LAW
 @given(joins(), INPUTS, st.sampled_from((2, 5)), CUTS, HEAVY_INPUTS)
 def test_heavy_keys_of_joins_in_pieces_answer_as_one_process(
@@ -137,7 +136,6 @@ def test_a_part_of_the_joins_had_keys_in_pieces() -> None:
     assert 15 * SEEN["divided"] > SEEN["examples"] > 0
 
 
-@pytest.mark.timeout(3_600)
 @LAW
 @given(EXAMPLE, INPUTS, st.sampled_from((2, 5)), CUTS, HEAVY_INPUTS)
 def test_heavy_keys_of_any_program_in_pieces_answer_as_one_process(

@@ -70,7 +70,6 @@ def one_process(example: Example, given_: Presences) -> object:
         raise
 
 
-@pytest.mark.timeout(3_600)  # make laws: three minutes on an idle machine
 @LAW
 @given(EXAMPLE, INPUTS, st.sampled_from((3, 7)), CUTS, st.sampled_from(("strata", "retraction")))
 def test_any_ranges_and_cuts_answer_as_one_process(
@@ -87,7 +86,6 @@ def test_any_ranges_and_cuts_answer_as_one_process(
     assert answer(found) == one_process(example, given_), example.text
 
 
-@pytest.mark.timeout(3_600)  # make laws: three minutes on an idle machine
 @LAW
 @given(programs(8, EXTREME, rules_min=2), inputs(rows_min=2, rows_max=6, extreme=True), CUTS)
 def test_values_at_borders_meet_in_their_range(

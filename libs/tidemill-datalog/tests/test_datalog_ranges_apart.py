@@ -96,7 +96,6 @@ def one_process(example: Example, given_: Presences) -> Counter[object]:
         raise
 
 
-@pytest.mark.timeout(3_600)  # make laws
 @LAW
 @given(EXAMPLE | MIXED, INPUTS, st.sampled_from((2, 3, 7)))
 def test_ranges_apart_add_up_to_what_one_process_says(

@@ -116,7 +116,6 @@ def answer(program: CheckedProgram, found: Evaluation) -> object:
     return presences, {(each.text, each.start, each.end) for each in found.errors}
 
 
-@pytest.mark.timeout(3_600)
 @LAW
 @given(programs(), facts(), st.sampled_from((2, 3, 7)), st.lists(st.integers(1, UPPER - 1)))
 def test_rounds_in_any_ranges_and_windows_answer_as_one_process(

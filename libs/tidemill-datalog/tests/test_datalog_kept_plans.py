@@ -13,7 +13,7 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, DataflowPlan, NotInDataflow, kept_plans, lower
-from tidemill.datalog.dataflow.kept_plans import PLANS_KEPT, kept_plan, numbered
+from tidemill.datalog.dataflow.kept_plans import PLANS_KEPT, RULES_KEPT, kept_plan, numbered
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
@@ -116,6 +116,17 @@ def test_a_program_is_lowered_once_and_a_like_one_again(monkeypatch: pytest.Monk
         DataflowEngine(replace(checked))
     DataflowEngine(checked)
     assert len(lowered) == 5 + PLANS_KEPT, "a plan that many others came after is lowered anew"
+
+
+def test_plans_of_long_programs_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of what is kept is bounded by rules, and not by programs alone."""
+    for rules, lowered in ((RULES_KEPT, 1), (RULES_KEPT + 1, 2)):
+        text = "".join(f"q{n}(x) := n(_, x) if x > {n};" for n in range(rules))
+        checked, made = check(parse(text), CATALOG), list[DataflowPlan]()
+        monkeypatch.setattr(
+            kept_plans, "lower", lambda *given_, made=made: made.append(lower(*given_)) or made[-1]
+        )
+        assert len({id(kept_plan(checked)[1]) for _ in range(2)}) == len(made) == lowered
 
 
 def test_a_plan_as_one_engine_has_it_leaves_the_plan_as_it_was() -> None:

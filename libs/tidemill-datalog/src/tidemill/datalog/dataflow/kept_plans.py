@@ -20,8 +20,8 @@ from tidemill.datalog.dataflow.ticked_plan import given_apart, plan_of
 from tidemill.datalog.identity import Same
 from tidemill.datalog.logical.plan import LogicalPlan
 
-PLANS_KEPT = 32
-"""Plans that a process keeps: some 7 KB for each rule."""
+PLANS_KEPT, RULES_KEPT = 32, 100
+"""Plans that a process keeps, and rules of the longest one: some 7 KB each, so 22 MB at most."""
 
 
 def kept_plan(
@@ -31,18 +31,22 @@ def kept_plan(
 ) -> tuple[CheckedProgram, DataflowPlan]:
     """The plan that `lower` makes of a program, or of its logical plan, and what is known of it.
 
-    Raises: NotInDataflow. Cost: O(text) for the first engine, a look-up for the others.
+    Raises: NotInDataflow. Cost: O(text) for the first engine, a look-up for the others; O(text) for
+    each engine of a program of more than `RULES_KEPT` rules.
     """
-    return _lowered(Same(program), frozenset(carrying), frozenset(whole))
+    kept = _kept if len(program.rules) <= RULES_KEPT else _lowered
+    return kept(Same(program), frozenset(carrying), frozenset(whole))
 
 
-@lru_cache(PLANS_KEPT)
 def _lowered(
     same: Same[CheckedProgram | LogicalPlan], carrying: frozenset[str], whole: frozenset[str]
 ) -> tuple[CheckedProgram, DataflowPlan]:
     program = same.of
     logical = plan_of(program) if isinstance(program, CheckedProgram) else given_apart(program)
     return logical.checked, lower(logical, carrying, whole)
+
+
+_kept = lru_cache(PLANS_KEPT)(_lowered)
 
 
 def numbered(plan: DataflowPlan, texts: Texts) -> DataflowPlan:

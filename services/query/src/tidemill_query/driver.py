@@ -17,6 +17,7 @@ from tidemill.datalog.column_types import literal_type, never_equal
 from tidemill.datalog.drawing import svg_of
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.records import Blank, Record, parse_record
+from tidemill.datalog.values import INT_MAX, INT_MIN
 from tidemill.errors import (
     BeforeSince,
     UnknownCollection,
@@ -489,6 +490,11 @@ class QueryDriver:
 
 def _refuse_other_columns(view: ViewOf, asked: Record) -> None:
     """Raises: UsageError for a record whose values can never be those of its predicate."""
+    numbers = [each for each in (*asked.arguments, asked.time) if type(each) is int]
+    if any(not INT_MIN <= each <= INT_MAX for each in numbers):
+        raise UsageError(
+            "record refused: a whole number of it has more than 64 bits", reason="InvalidRecord"
+        )
     name, readable = asked.predicate, view.outputs.get(asked.predicate)
     readable = readable or view.inputs.get(name)
     if readable is not None:

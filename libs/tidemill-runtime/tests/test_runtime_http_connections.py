@@ -60,6 +60,14 @@ async def exchange(
     return int(head.split()[1]), lines["content-type"], body
 
 
+def encryption(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Contexts of a server, and of its clients."""
+    pair = Certificates.of(folder).issued("server")
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(pair.certificate, pair.key)
+    return serving, ssl._create_unverified_context()
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_s6_bytes_of_one_connection_are_parsed_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool
@@ -75,10 +83,7 @@ async def test_s6_bytes_of_one_connection_are_parsed_in_slices(
     monkeypatch.setattr(web.RequestHandler, "data_received", seen)
     serving = asking = None
     if encrypted:
-        pair = Certificates.of(tmp_path).issued("server")
-        serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        serving.load_cert_chain(pair.certificate, pair.key)
-        asking = ssl._create_unverified_context()
+        serving, asking = encryption(tmp_path)
     server, port = await serve_bodies(serving)
     count = 8 * SLICE_BYTES
     flood = CHUNKED + b"1\r\nx\r\n" * count + b"0\r\n\r\n"
@@ -141,4 +146,26 @@ async def test_a_connection_too_many_is_told_so_by_a_problem() -> None:
     assert (status, kind) == (503, "application/problem+json")
     assert "limits.http_connections" in json.loads(body)["detail"]
     held.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_whoever_has_taken_an_answer_is_not_waited_for(
+    tmp_path: Path, encrypted: bool
+) -> None:
+    """Over TLS an empty buffer was full each second time: readers were cut off as too slow."""
+    serving, asking = encryption(tmp_path) if encrypted else (None, None)
+    server, port = await serve_bodies(serving)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=asking)
+    for size in range(6):  # each piece that is read or written made it full, or empty
+        head = b"POST /push HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % size
+        for part in (head, *[b"x"] * size):
+            writer.write(part)
+            await asyncio.sleep(0.01)
+        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        assert await asyncio.wait_for(reader.readline(), 60) == b"%d\n" % size
+        assert server._runner.server is not None
+        (connection,) = server._runner.server.connections
+        assert not connection.writing_paused
+    writer.close()
     await server.close()

@@ -231,10 +231,13 @@ async def test_s6_a_client_that_takes_no_whole_answer_is_cut_off() -> None:
     async def show(request: HttpRequest) -> HttpReply:
         return HttpReply(200, long)
 
-    server = limited(HttpLimits(answer_s=0.2))
-    server.add_route("GET", "/long", show)
+    patient, server = limited(HttpLimits()), limited(HttpLimits(answer_s=0.2))
+    for each in (patient, server):
+        each.add_route("GET", "/long", show)
+    whole = await ask(await patient.start(), "GET", "/long")
+    assert whole == (200, "application/octet-stream", long)
+    await patient.close()
     port = await server.start()
-    assert await ask(port, "GET", "/long") == (200, "application/octet-stream", long)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
     writer.write(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
     first = await reader.read(1)

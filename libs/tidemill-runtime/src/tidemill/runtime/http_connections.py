@@ -72,8 +72,9 @@ class Connection(web.RequestHandler, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A request is to come in time."""
         assert isinstance(transport, asyncio.WriteTransport)
-        # An answer is sent once the client has taken it, and not once it waits in a buffer here.
-        transport.set_write_buffer_limits(0)
+        # An answer is sent once the client has taken it, and not once it waits in a buffer here. A
+        # transport of TLS with the limit 0 would call an empty buffer full.
+        transport.set_write_buffer_limits(1, 0)
         super().connection_made(transport)
         self._wait_for_request()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill.arrangement.looks import with_looks
+from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.unreadable import resource_of
 from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.runtime.clock import Clock
@@ -120,6 +121,7 @@ class Stored:
 
 
 Key = tuple[str, str]
+Row = Mapping[str, Any]
 
 
 class CatalogMoved(Exception):
@@ -141,7 +143,7 @@ class ResourceStore:
         self._rows: dict[Key, Stored] = {}
         self._by_name: dict[str, set[Key]] = {}
         """The rows with a name of their own, and under which sources share their bindings."""
-        self._written: dict[Key, Mapping[str, Any]] = {}
+        self._written: dict[Key, Row] = {}
         """Rows as they are in the catalog: what is retracted is what was written, whoever wrote it.
         """
         self._read: ReadCapability | None = None
@@ -155,10 +157,14 @@ class ResourceStore:
         await self.refresh()
 
     async def refresh(self) -> bool:
-        """Read what others wrote; whether there was anything."""
+        """Read what others wrote; whether there was anything.
+
+        Cost: the updates since the last look, however much history is kept. The first look, and one
+        behind the history that is kept, read the catalog.
+        """
         while True:
-            upper = sole_time((await self._collections.status(CATALOG)).upper)
-            if upper == self.upper:
+            upper, known = sole_time((await self._collections.status(CATALOG)).upper), self.upper
+            if upper == known:
                 return False
             # One hold of all processes, found by its owner: it may have moved on meanwhile.
             self._read = await self._collections.read_hold(CATALOG, owner="catalog", lease_ms=None)
@@ -166,14 +172,32 @@ class ResourceStore:
                 self.upper = 0
                 return True
             try:
-                rows = await self._collections.snapshot(self._read, upper - 1)
+                written = await self._read_rows(self._read, known, upper)
             except BeforeSince:
                 continue
-            self._written = {_key(row): row for row in rows.select(_SCHEMA.names).to_pylist()}
-            self._rows, self._by_name = {}, {}
-            self._add({key: _stored(row) for key, row in self._written.items()})
+            if self.upper != known:
+                continue  # another task has read or written meanwhile
+            self._know(written)
             self.upper = upper
             return True
+
+    async def _read_rows(self, hold: ReadCapability, known: int, upper: int) -> dict[Key, Row]:
+        """The rows before `upper`, where those before `known` are known. Raises: BeforeSince."""
+        if known > 0:
+            with suppress(BeforeSince):
+                news = await self._collections.changes(hold, known, upper)
+                in_order = news.sort_by([(TIME, "ascending"), (DIFF, "ascending")])
+                return _changed(self._written, in_order.to_pylist())
+        rows = await self._collections.snapshot(hold, upper - 1)
+        return {_key(row): row for row in rows.select(_SCHEMA.names).to_pylist()}
+
+    def _know(self, written: dict[Key, Row]) -> None:
+        """Read the rows that are not as they were, and forget the resources whose rows are gone."""
+        before, self._written = self._written, written
+        for key in before.keys() - written.keys():
+            for name in _names(self._rows.pop(key)):
+                self._by_name[name].discard(key)
+        self._add({k: _stored(row) for k, row in written.items() if before.get(k) != row})
 
     async def until_changed(self, timeout_s: float) -> None:
         """Return when somebody has written, or after a while."""
@@ -219,7 +243,7 @@ class ResourceStore:
         found = [self._known(row) for row in rows.select(_SCHEMA.names).to_pylist()]
         return sorted((each for each in found if not each.deleted), key=_age)
 
-    def _known(self, row: Mapping[str, Any]) -> Stored:
+    def _known(self, row: Row) -> Stored:
         """The resource of a row, which is not read again where it is as it was then."""
         key = _key(row)
         return self._rows[key] if self._written.get(key) == row else _stored(row)
@@ -331,7 +355,7 @@ class ResourceStore:
 
 
 def _updates(
-    resources: Sequence[Stored], written: Mapping[Key, Mapping[str, Any]], at: int
+    resources: Sequence[Stored], written: Mapping[Key, Row], at: int
 ) -> tuple[dict[Key, dict[str, object]], pa.Table]:
     """The rows of resources, and the updates at an instant that put them in place of others."""
     made = {
@@ -347,6 +371,18 @@ def _updates(
     return made, pa.Table.from_pylist(rows, schema)
 
 
+def _changed(rows: Mapping[Key, Row], updates: Sequence[Row]) -> dict[Key, Row]:
+    """Rows after updates in the order of their times, at one time those that take away first."""
+    found = dict(rows)
+    for update in updates:
+        row = {name: update[name] for name in _SCHEMA.names}
+        if update[DIFF] > 0:
+            found[_key(row)] = row
+        elif found.get(_key(row)) == row:
+            del found[_key(row)]
+    return found
+
+
 def _names(stored: Stored) -> set[str]:
     return {stored.resource.name, *filter(None, [stored.shares])}
 
@@ -355,11 +391,11 @@ def _age(stored: Stored) -> tuple[int, str, str]:
     return stored.created_ms, stored.resource.kind, stored.resource.name
 
 
-def _key(row: Mapping[str, Any]) -> Key:
+def _key(row: Row) -> Key:
     return str(row["kind"]), str(row["name"])
 
 
-def _stored(row: Mapping[str, Any]) -> Stored:
+def _stored(row: Row) -> Stored:
     created_ms, incarnation = row["created_ms"] or 0, row["incarnation"] or 1
     try:
         resource = stored_resource(json.loads(row["document"]), CATALOG)
@@ -375,7 +411,7 @@ def _stored(row: Mapping[str, Any]) -> Stored:
         return Stored(unread, created_ms, incarnation, resolved, bool(row["deleted"]), row)
 
 
-def _resolved_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolved_of(row: Row) -> Mapping[str, Any]:
     try:
         resolved = json.loads(row["resolved"])
     except (TypeError, ValueError, RecursionError):

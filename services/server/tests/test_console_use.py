@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from tidemill.rpc.identity import Grant, Role
 from tidemill.rpc.messages import ResourceDocument
@@ -368,9 +369,11 @@ async def test_too_much_to_follow_is_told_and_not_drawn(tmp_path: Path, chromium
         await expect(page.get_by_role("alert")).to_contain_text("too long to be followed")
 
 
-async def test_the_slider_moves_definitions_and_the_graph(tmp_path: Path) -> None:
+async def test_the_slider_moves_definitions_and_the_graph(
+    tmp_path: Path, chromium: Browser
+) -> None:
     """Resources that came later or are gone are told apart; an instant that is not kept is too."""
-    async with web(tmp_path) as asked, console(asked.address) as page:
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
         controller, store = asked.whole.controller, asked.whole.context.store
         first = store.upper - 1
         changed = ResourceDocument(VIEW.replace("d >= 30", "d >= 40"), "test.yaml")
@@ -397,3 +400,30 @@ async def test_the_slider_moves_definitions_and_the_graph(tmp_path: Path) -> Non
         await expect(defined).to_be_hidden()
         await page.goto(f"{asked.address}/#/resource?key=Table%2Fdelays&t=5")
         await expect(defined).to_contain_text("they can be read since")
+
+
+async def test_an_instant_that_was_left_before_its_answer_came_is_not_shown(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    """The companion: the request for that instant was under way, and is given up."""
+    async with web(tmp_path) as asked, console(chromium, asked.address) as page:
+        first = asked.whole.context.store.upper - 1
+        other = VIEW.replace("name: late", "name: later").replace("late(plane", "later(plane")
+        await asked.whole.controller.apply([ResourceDocument(other, "test.yaml")])
+        held: list[Route] = []
+        requested = asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            held.append(route)
+            requested.set()
+
+        await page.route("**/v1/resources?*as_of=*", hold)
+        await page.goto(asked.address)
+        await page.get_by_label("exactly").fill(str(first))
+        await page.get_by_label("exactly").press("Enter")
+        await asyncio.wait_for(requested.wait(), 60)
+        async with page.expect_event("requestfailed", lambda each: "as_of=" in each.url):
+            await page.get_by_role("button", name="Latest").click()
+        await expect(page.get_by_role("button", name="View later")).to_be_visible()
+        await expect(page.get_by_role("button", name="not there then")).to_have_count(0)
+        assert len(held) == 1

@@ -6,7 +6,7 @@ import { keyOf, on, state, tell } from "./state.js";
 
 const PAUSE_MS = 150; // an instant that the slider only passes is not asked for
 
-let waiting = null, asking = null;
+let chosen = null, waiting = null, asking = null;
 
 const wanted = () => (state.timeline === "system" ? state.asOf : null);
 
@@ -15,23 +15,24 @@ function told(at, resources, problem) {
   tell("past");
 }
 
-async function ask() {
-  const at = wanted(), { signal } = (asking = new AbortController());
+async function ask(at) {
+  const { signal } = (asking = new AbortController());
   try {
     const found = await get("/v1/resources", { documents: false, as_of: at }, signal);
-    told(at, new Map(found.map((each) => [keyOf(each), each])), null);
+    if (at === chosen) told(at, new Map(found.map((each) => [keyOf(each), each])), null);
   } catch (error) {
-    if (error.name !== "AbortError") told(at, null, error);
+    if (error.name !== "AbortError" && at === chosen) told(at, null, error);
   }
 }
 
 function follow() {
   const at = wanted();
-  if (at === state.then.at) return;
+  if (at === chosen) return;
+  chosen = at; // what is under way is of another instant, also where the slider came back
   clearTimeout(waiting);
   asking?.abort();
   if (at == null) told(null, null, null);
-  else waiting = setTimeout(ask, PAUSE_MS);
+  else waiting = setTimeout(ask, PAUSE_MS, at);
 }
 
 on("instant", follow);

@@ -37,7 +37,7 @@ from tidemill.shard import (
 from tidemill.shard.consensus_redis import RedisConsensus
 from tidemill.shard.fsck import StoreCheck
 from tidemill.shard.log import ROLLUP_EVERY
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import Seen, Version
 from tidemill.shard.sqlite_file import CHECKPOINT_BYTES
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.time import frontier, sole_time
@@ -120,6 +120,24 @@ async def test_a_damaged_key_refuses_its_own_writes_alone(tmp_path: Path) -> Non
     tried = (store.compare_and_set(key, 0, Version(1, b"third")) for key in "ab")
     lost, damaged = await asyncio.gather(*tried, return_exceptions=True)
     assert lost is False
+    assert isinstance(damaged, Corrupt)
+    await store.close()
+
+
+@pytest.mark.parametrize("data", ["'first'", "7", "cast(x'ff' as text)"])
+async def test_a_version_that_is_no_bytes_any_more_refuses_what_follows_it_alone(
+    tmp_path: Path, data: str
+) -> None:
+    """Its digest failed, and with it all writes of the same transaction."""
+    file = tmp_path / "log.sqlite"
+    store, first = SqliteConsensus(file), Version(0, b"first")
+    for key in "abc":
+        assert await store.compare_and_set(key, None, first)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute(f"update versions set data = {data} where key = 'b'")
+    tried = (store.compare_and_set(key, Seen.of(first), Version(1, b"second")) for key in "abc")
+    a, damaged, c = await asyncio.gather(*tried, return_exceptions=True)
+    assert (a, c) == (True, True)
     assert isinstance(damaged, Corrupt)
     await store.close()
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tidemill.errors import Corrupt, TidemillError, Unavailable
-from tidemill.shard.ports import Expected, Seen, Version, digest_of
+from tidemill.shard.ports import Expected, Seen, Version
 
 CHECKPOINT_BYTES = 1536 * 1024
 """So much is written to the log of SQLite before it is copied into the file, between two commits.
@@ -188,10 +188,13 @@ def is_newest(connection: sqlite3.Connection, key: str, expected: Expected, file
     number = newest_number(connection, key, file)
     if not isinstance(expected, Seen) or number != expected.number:
         return number == expected
-    found = connection.execute(
-        "select data from versions where key = ? and number = ?", (key, number)
-    ).fetchone()
-    return digest_of(found[0]) == expected.digest
+    try:
+        (data,) = connection.execute(
+            "select data from versions where key = ? and number = ?", (key, number)
+        ).fetchone()
+    except _DAMAGE as error:  # of this key alone: writes of others go on
+        raise as_ours(error, file) from error
+    return Seen.of(_unsealed(key, number, None, data, file)) == expected
 
 
 def versions_from(

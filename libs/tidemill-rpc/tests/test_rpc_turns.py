@@ -77,3 +77,33 @@ async def test_a3_refused_work_leaves_nothing_to_the_collector(
         while any(one() is not None for one in watched):  # the thread comes to its end
             await asyncio.sleep(0.001)
     assert len(watched) == 3
+
+
+async def test_an_error_that_was_raised_before_ends_nothing_that_goes_on() -> None:
+    """Its frames were emptied, which closes a generator and breaks a coroutine."""
+    error = Refused("again")
+
+    def refuse() -> None:
+        raise error
+
+    def numbers() -> Iterator[int]:
+        with suppress(Refused):
+            refuse()
+        yield 1
+        yield 2
+
+    go_on = asyncio.Event()
+
+    async def waits() -> int:
+        with suppress(Refused):
+            refuse()
+        await go_on.wait()
+        return 3
+
+    going_on, waiting = numbers(), asyncio.create_task(waits())
+    assert next(going_on) == 1
+    await asyncio.sleep(0)
+    with pytest.raises(Refused):
+        await in_turn(refuse)
+    go_on.set()
+    assert (next(going_on), await waiting) == (2, 3)

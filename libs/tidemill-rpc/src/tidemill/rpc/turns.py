@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from traceback import clear_frames
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from traceback import walk_tb
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -40,6 +41,7 @@ FREED_INLINE_MAX = 2_500
 BYTES_INLINE_MAX = 64 << 10
 """Bytes that are read, written or cut into lines in some milliseconds at most."""
 
+_MAY_GO_ON = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _AGAIN_S = 0.05
 """After so long work that has not ended is called off again: it may have begun another part."""
 
@@ -197,12 +199,16 @@ def _let_go_of_frames(error: BaseException | None) -> None:
     """Free what the frames of an error hold, here and now: whoever hears of it needs none of it.
 
     An error and a frame that names it hold each other, and with them all that the frame has read.
-    The collector would find a refused program of 16 kB by some 10,000 objects, among old ones.
+    The collector would find a refused program of 16 kB by some 10,000 objects, among old ones. An
+    error that was raised before may lead to a generator, or a coroutine, that goes on.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        clear_frames(error.__traceback__)
+        for frame, _ in walk_tb(error.__traceback__):
+            if not frame.f_code.co_flags & _MAY_GO_ON:
+                with suppress(RuntimeError):  # it still runs
+                    frame.clear()
         error = error.__cause__ or error.__context__
 
 

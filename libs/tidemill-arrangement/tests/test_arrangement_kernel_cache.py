@@ -31,6 +31,17 @@ from tidemill_copied import total
 assert total(np.arange(4)) == 6
 print(sum(total.stats.cache_hits.values()), sum(total.stats.cache_misses.values()))
 """
+TELLING = f"""{CHOSEN}
+sys.path.insert(0, str(Path(sys.argv[1]).parent.parent))
+import numpy as np
+from tidemill_copied import total
+told = []
+with machine_code.told_of_compiling(lambda: told.append(sum(total.stats.cache_misses.values()))):
+    total(np.arange(4))
+    total(np.arange(4.0))
+total(np.arange(4, dtype=np.uint8))
+print(len(told), *told, sum(total.stats.cache_misses.values()))
+"""
 LOOPS = """
 import numpy as np
 from tidemill.arrangement.kernels.arrays import compiled, inlined
@@ -318,3 +329,10 @@ import tidemill.client, tidemill.datalog, tidemill.reclock, tidemill.shard
 print(int("numba" in sys.modules))
 """
     assert process(program) == (0,)
+
+
+def test_who_waits_for_compiled_loops_is_told_once_before_the_first_one(
+    installed: Path, forked: Forked
+) -> None:
+    assert forked(TELLING, installed) == (1, 0, 3)  # before any of the three
+    assert forked(TELLING, installed) == (0, 0)  # the companion: all are found

@@ -11,7 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tidemill.arrangement.machine_code import compiling_begins
 from tidemill.errors import UsageError
+from tidemill_server.trials import running
 from tidemill_server.trials.answers import rules_of
 from tidemill_server.trials.cases import case_files, load_cases
 from tidemill_server.trials.command import run_cases
@@ -276,13 +278,13 @@ def test_the_command_writes_junit_and_fails_for_a_failed_case(tmp_path: Path) ->
     done = CliRunner().invoke(app, [str(tmp_path), "--junit", str(tmp_path / "out.xml")])
     assert done.exit_code == 1
     assert "FAILED" in done.output
-    assert done.output.endswith("0 passed, 1 failed\n")
+    assert done.stdout.endswith("0 passed, 1 failed\n")
     suite = ElementTree.parse(tmp_path / "out.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
     assert "tell fires" in (suite.findtext("testcase/failure") or "")
     written(tmp_path, "fires: {tell: ['2000: worst(\"N1\")']}")
     done = CliRunner().invoke(app, [str(tmp_path)])
-    assert (done.exit_code, done.output) == (0, "1 passed, 0 failed\n")
+    assert (done.exit_code, done.stdout) == (0, "1 passed, 0 failed\n")
     done = CliRunner().invoke(app, [str(tmp_path), "--only", "two"])
     assert (done.exit_code, "no case has 'two' in its name" in done.output) == (1, True)
     (tmp_path / "delays.test.yaml").write_text("cases: []\n")
@@ -290,6 +292,29 @@ def test_the_command_writes_junit_and_fails_for_a_failed_case(tmp_path: Path) ->
     assert (done.exit_code, done.output.splitlines()[0]) == (
         1, f"tidemill: no case is in {tmp_path / 'delays.test.yaml'}",
     )  # fmt: skip
+
+
+def test_a_run_that_compiles_loops_says_so_once_beside_the_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = typer.Typer()
+    app.command()(run_cases)
+    written(tmp_path, "asOf: {2000: {'late(p, d)': []}}")
+
+    def compile_two(*_: object) -> list[str]:
+        compiling_begins()
+        compiling_begins()
+        return []
+
+    monkeypatch.setattr(running, "differences", compile_two)
+    done = CliRunner().invoke(app, [str(tmp_path)])
+    assert (done.exit_code, done.stdout) == (0, "1 passed, 0 failed\n")
+    assert (
+        done.stderr
+        == "compiling loops, which takes up to some minutes; later runs find them compiled\n"
+    )
+    monkeypatch.setattr(running, "differences", lambda *_: [])
+    assert CliRunner().invoke(app, [str(tmp_path)]).stderr == ""
 
 
 def test_a_folder_without_cases_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -48,6 +48,29 @@ def has_loops() -> bool:
     with suppress(ModuleNotFoundError):
         return ready_loops() is not None or all(map(find_spec, ("numba", "llvmlite")))
     return False
+
+
+_TOLD: list[Callable[[], None]] = []
+
+
+@contextmanager
+def told_of_compiling(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` once in the body, before the first loop that this process has to compile.
+
+    Compiling takes seconds of each loop. Ready loops and code that is kept call nobody.
+    """
+    _TOLD.append(tell)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # it has been called
+            _TOLD.remove(tell)
+
+
+def compiling_begins() -> None:
+    """Tell it to all that wait for it; a loop is about to be compiled."""
+    while _TOLD:
+        _TOLD.pop()()
 
 
 class CodeFolders:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.arrangement.machine_code import told_of_compiling
 from tidemill.client.reporting import reported
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.errors import TidemillError, UsageError
@@ -66,7 +67,7 @@ def run_cases(
     verdicts: list[Verdict] = []
     try:
         files = [load_cases(path) for path in case_files(paths)]
-        with _evaluator(spark) as elsewhere:
+        with told_of_compiling(_say_compiling), _evaluator(spark) as elsewhere:
             for file in files:
                 verdicts += _verdicts(file, seed, only, elsewhere)
         if not verdicts:
@@ -108,6 +109,12 @@ def _record(
             typer.echo(f"{path} written")
         return written[1:]
     raise AssertionError("an error has ended the command")
+
+
+def _say_compiling() -> None:
+    typer.echo(
+        "compiling loops, which takes up to some minutes; later runs find them compiled", err=True
+    )
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from numba.core.serialize import dumps
 from numba.core.typing.typeof import typeof_impl
 
 from tidemill.arrangement.kernels.ready import LOOPS, constant_text
-from tidemill.arrangement.machine_code import FOLDERS, PORTABLE, CodeFolders
+from tidemill.arrangement.machine_code import FOLDERS, PORTABLE, CodeFolders, compiling_begins
 
 Kind: TypeAlias = Any  # Any: numba has no types
 Processor: TypeAlias = tuple[str, str, str]
@@ -53,10 +53,11 @@ class KeptCode(_Cache):  # type: ignore[misc]  # numba has no types
         return source_digest(self._loop)
 
     def load_overload(self, sig: Kind, target_context: Kind) -> Kind:
-        """The compiled loop for a signature, None if no folder has it."""
+        """The compiled loop for a signature; None if no folder has it, and it is compiled next."""
         rtsys.initialize(target_context)  # the registries of a compiler are not needed
         content = self.kept(_arguments(sig), target_context.codegen().magic_tuple())
         if content is None:
+            compiling_begins()
             return None
         kept = pickle.loads(content)  # noqa: S301  as above
         return CompileResult._rebuild(target_context, *kept)

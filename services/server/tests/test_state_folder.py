@@ -57,6 +57,21 @@ def test_a1_a_folder_that_others_may_read_is_narrowed(tmp_path: Path) -> None:
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
 
+def test_a1_a_folder_of_others_is_not_narrowed(tmp_path: Path) -> None:
+    """`--dir /` and `--dir /etc` took the rights of all other users away."""
+    root = tmp_path / "etc"
+    (root / "lost+found").mkdir(parents=True)
+    (root / "lock").mkdir()  # no file of a state folder
+    (root / "passwd").touch()
+    root.chmod(0o755)
+    with pytest.raises(UsageError, match=rf"such as 'lock'.*mode 755.*or type chmod 700 {root}"):
+        own_folder(root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o755
+    (root / "versions.sqlite").touch()  # the companion: a copy of a state folder
+    own_folder(root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
 def test_a1_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
     root = tmp_path / "state"
@@ -94,6 +109,9 @@ def test_a_folder_that_its_user_may_not_write_is_told(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UsageError, match="its file system is read-only; name another one"):
+        own_folder(tmp_path)
+    tmp_path.chmod(0o500)
     with pytest.raises(UsageError, match=r"type chmod 700 .*, or name another one with --dir"):
         own_folder(tmp_path)
     monkeypatch.setattr(Path, "mkdir", refuse)

@@ -33,7 +33,7 @@ def own_folder(root: Path) -> None:
 
     The volume of a container keeps its modes: it is a mount of root, where nobody else is. Raises:
     UsageError that says what to type if others may write what is there, or if it is somebody
-    else's.
+    else's. A folder without state that others may read, and that is not empty, is refused too.
     """
     try:
         root.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
@@ -53,15 +53,38 @@ def own_folder(root: Path) -> None:
                 reason="directory",
             )
         if found.st_mode & NOBODY_ELSE:
+            _refuse_foreign(root, found)
             root.chmod(PRIVATE)
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+            closed = found.st_mode & PRIVATE != PRIVATE
+            remedy = (
+                f"type chmod 700 {root}, or name"
+                if closed
+                else "its file system is read-only; name"
+            )
             raise UsageError(
                 f"the state directory {root} may not be written by its own user (mode "
-                f"{found.st_mode & 0o7777:o}): type chmod 700 {root}, or name another one with --dir",
+                f"{found.st_mode & 0o7777:o}): {remedy} another one with --dir",
                 reason="directory",
             )
     except OSError as error:
         raise UsageError(_unmade(root, error), reason="directory") from error
+
+
+def _refuse_foreign(root: Path, found: os.stat_result) -> None:
+    """Raise UsageError for a folder that others use: their rights in it are not taken away.
+
+    A state folder that was copied has files of its own, whatever its modes are.
+    """
+    names = sorted({each.name for each in root.iterdir()} - {"lost+found"})
+    ours = any(_names_a_file(each) and (root / each).is_file() for each in names)
+    if names and not ours and not (root / _TOPICS).is_dir():
+        raise UsageError(
+            f"{root} has other entries than those of a state directory, such as {names[0]!r}, and "
+            f"others may read it (mode {found.st_mode & 0o7777:o}): name an empty folder with --dir, "
+            f"or type chmod 700 {root}",
+            reason="directory",
+        )
 
 
 def _unmade(root: Path, error: OSError) -> str:

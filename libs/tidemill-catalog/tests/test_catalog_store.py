@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.catalog.store import CATALOG, CatalogMoved, ResourceStore, Stored
+from tidemill.errors import BeforeSince
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.resources import load_resources
 from tidemill.shard import Collections, MemoryBlob, MemoryConsensus
@@ -27,7 +28,7 @@ class Shared:
         self.clock, self.blob = ManualClock(1_000), MemoryBlob()
         self._consensus, self._ids = MemoryConsensus(), map(str, itertools.count())
 
-    async def process(self, keep_ms: int) -> tuple[Collections, ResourceStore]:
+    async def process(self, keep_ms: int | None) -> tuple[Collections, ResourceStore]:
         """One more process, which has read the catalog."""
         found = Collections(self._consensus, self.blob, self.clock, self._ids.__next__)
         store = ResourceStore(found, self.clock, keep_ms=keep_ms)
@@ -116,3 +117,17 @@ async def test_a_look_reads_what_was_written_since_the_last_one_not_the_kept_his
         assert reads == wanted  # the companion: history that went by is not asked for in pieces
         assert reader.get("View", "a") == defined("a", 2)
         assert keep_ms == 0 or reader.get("View", "b") is before
+
+
+async def test_a_process_that_answers_nothing_lets_no_definitions_go() -> None:
+    shared = Shared()
+    _, store = await shared.process(KEEP_MS)
+    for least in (1, 2):
+        await shared.clock.advance(1_000)
+        await store.put([defined("a", least)])
+    _, other = await shared.process(None)
+    assert await store.as_of(store.upper - 1_001) == [defined("a", 1)]
+    assert await other.as_of(store.upper - 1_001) == [defined("a", 1)]
+    _, other = await shared.process(0)  # the companion
+    with pytest.raises(BeforeSince):
+        await other.as_of(store.upper - 1_001)

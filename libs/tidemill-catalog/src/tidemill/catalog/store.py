@@ -135,11 +135,15 @@ class ResourceStore:
     Several processes may have it open; each sees what others wrote when it refreshes.
     """
 
-    def __init__(self, collections: Collections, clock: Clock, *, keep_ms: int = 0) -> None:
-        """`keep_ms` before its last change the catalog can be read as of an instant."""
+    def __init__(
+        self, collections: Collections, clock: Clock, *, keep_ms: int | None = None
+    ) -> None:
+        """`keep_ms` before its last change the catalog can be read as of an instant; None leaves
+        that to other processes.
+        """
         self._collections = collections
         self._clock = clock
-        self._keep_ms = max(0, keep_ms)
+        self._keep_ms = keep_ms
         self._rows: dict[Key, Stored] = {}
         self._by_name: dict[str, set[Key]] = {}
         """The rows with a name of their own, and under which sources share their bindings."""
@@ -150,9 +154,10 @@ class ResourceStore:
         self.upper = -1
 
     async def open(self) -> None:
-        """Create the catalog, or read it; it is retained as this process is told."""
-        description = Description(_SCHEMA, kind="catalog", retain_ms=self._keep_ms)
-        if not await self._collections.bind(CATALOG, description, frontier(0)):
+        """Create the catalog, or read it; it is retained as this process is told, if it is."""
+        description = Description(_SCHEMA, kind="catalog", retain_ms=self._keep_ms or 0)
+        made = await self._collections.bind(CATALOG, description, frontier(0))
+        if not made and self._keep_ms is not None:
             await self._collections.retain(CATALOG, self._keep_ms)
         await self.refresh()
 

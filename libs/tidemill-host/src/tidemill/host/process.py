@@ -229,11 +229,11 @@ async def _context(
     )
     stack.push_async_callback(collections.close)
     forget_overloads()  # the library of a store comes with its address
-    judges = bool({"query", "compute"} & set(roles_of(chosen.role or ROLES)))
+    roles = set(roles_of(chosen.role or ROLES))
+    judges = bool({"query", "compute"} & roles)
     catalog = Catalog(chosen.limits.plugin_load_s, judges=judges)
-    store = ResourceStore(
-        collections, clock, keep_ms=int(min(chosen.catalog.keep_s * 1000, KEEP_ALL_MS))
-    )
+    keep_ms = int(min(max(0.0, chosen.catalog.keep_s) * 1000, KEEP_ALL_MS))
+    store = ResourceStore(collections, clock, keep_ms=keep_ms if "query" in roles else None)
     claims, readers, board = _claims(chosen, clock, stack), Readers(), JobBoard()
     launcher = await launcher_of(chosen, clock, board.record)
     stack.push_async_callback(launcher.close)

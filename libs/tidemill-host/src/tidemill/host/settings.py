@@ -307,7 +307,10 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CatalogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """History of the catalog; each change of a resource adds two rows with its document to it."""
+    """History of the catalog; each change of a resource adds two rows with its document to it.
+
+    The setting of processes with the role query counts, which answer about the past.
+    """
 
     keep_s: float = 7 * 86_400.0
     """Age, counted from the last change, up to which definitions can be read as of an instant."""

@@ -221,6 +221,23 @@ async def test_an_event_that_gets_old_fires_once_whatever_kills_the_process(
     assert sorted(found) == sorted((each.key, each.sequence) for each in wanted)
 
 
+async def test_a_restart_knows_what_fired_for_a_fact_without_a_time(tmp_path: Path) -> None:
+    """A goal about events may have such facts; each is as old as the timeline."""
+    path, world = tmp_path / "calls.jsonl", World(0)
+    world.target = replace(world.target, remember_ms=4)
+    row = "a", 1, None, None
+    world.alarms = table_of(
+        [(*row, 1, 1), (*row, 2, -1), (*row, 4, 1), (*row, 6, -1), (*row, 7, 1)]
+    )
+    await world.create(FileSink(path))
+    for lower, upper in ((0, 2), (2, END)):
+        await world.feed(lower, upper)
+        await follow(world, world.action(world.now, FileSink(path)), upper)
+    assert fired(path.read_text().splitlines()) == [(1, "a", None)]
+    told = await world.now.read_updates("calls/corrections")
+    assert told["instant"].to_pylist() == [2, 4]
+
+
 async def test_a4_what_a_sink_took_before_it_refused_the_rest_is_not_fired_again(
     tmp_path: Path,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.shard import Collections
 from tidemill.time import sole_time
@@ -60,7 +61,8 @@ class Memory:
         keys: list[str] = rows[key].to_pylist()
         if self._target.remember_ms is None:
             return keys, ALL_AT_ONCE
-        return keys, dict(zip(keys, rows["event_time"].to_pylist(), strict=True))
+        times = pc.fill_null(rows["event_time"], 0)  # as firings have it
+        return keys, dict(zip(keys, times.to_pylist(), strict=True))
 
     def _recall_firings(self, due: Due) -> None:
         for firing in due:

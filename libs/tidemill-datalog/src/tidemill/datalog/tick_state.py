@@ -1,7 +1,7 @@
 """State between ticks, as rows that can be kept: an engine goes on from them with equal answers.
 
-Three kinds: facts that rules with `@next` carry, solutions that live until their own expiry, and
-messages that no tick has taken in yet. Rows of equal states are equal.
+Four kinds: facts that rules with `@next` carry, solutions that live until their own expiry,
+messages on their way, and expiries of told facts. Rows of equal states are equal.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ ENTERED = "entered"
 LEFT = "left"
 """The kinds of rows of facts by which a tick hands on something else than it was handed."""
 MESSAGE = "message"
+ENDING = "ending"
+"""The kind of a row of a timeless fact that was told, with its expiry, which no column has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,22 @@ def message_of(row: StateRow) -> tuple[int, Message]:
     """The instant at which it was sent, and the message."""
     sent, node, *fields = decode_fields(row[2])
     return int(sent), Message(node, Record(*fields))
+
+
+def ending_row(record: Record) -> StateRow:
+    """A timeless fact that was told, with its expiry, as a row."""
+    fields = record.predicate, record.arguments, record.expires, record.parafacts
+    return NO_RULE, ENDING, encode_fields(fields)
+
+
+def endings_of(rows: Iterable[StateRow]) -> list[Record]:
+    """The timeless facts that were told and have an expiry."""
+    found = []
+    for row in rows:
+        if row[1] == ENDING:
+            predicate, arguments, expires, parafacts = decode_fields(row[2])
+            found.append(Record(predicate, arguments, None, expires, parafacts))
+    return found
 
 
 def fact_of(row: StateRow) -> tuple[Fact, Sequence[Support]]:

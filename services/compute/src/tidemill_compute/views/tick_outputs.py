@@ -16,6 +16,8 @@ from tidemill.catalog.schemas import ERROR_SCHEMA
 from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
+from tidemill.datalog.state import StateRow
+from tidemill.datalog.tick_state import ending_row, endings_of
 from tidemill.datalog.ticks import Message, TickAnswer
 from tidemill_compute.views.input_rows import Row
 from tidemill_compute.views.view_target import ViewTarget
@@ -46,7 +48,9 @@ class TickOutputs:
         self._failed: list[RowChange] = []
         self._written: dict[int, dict[WrittenRow, None]] = {}
         self._errors_written: dict[int, set[str]] = {}
-        self._expiring: set[WrittenRow] = set()
+        self._expiring: dict[WrittenRow, int] = {}
+        self._untold: dict[WrittenRow, StateRow] = {}
+        """Rows without a column for their expiry, each with that in a row of the state."""
         self._expiries: list[tuple[int, str, int, WrittenRow]] = []
         self._numbers = 0
         self._unknown: dict[int, set[str]] = {}
@@ -58,20 +62,25 @@ class TickOutputs:
         self._facts = {name: [] for name in self._target.outputs}
         self._rows = {name: [] for name in self._target.outputs}
         self._failed = []
-        self._expiring, self._expiries = set(), []
+        self._expiring, self._untold, self._expiries = {}, {}, []
         self._unknown = {n: set() for n in nodes}
         self._misplaced = Counter()
         self._written = {n: {} for n in nodes}
         self._errors_written = {n: set() for n in (-1, *nodes)}
         if start.fresh:
             self._written, self._errors_written = {}, {}
+        ending = {
+            self._told(each): each
+            for each in endings_of(start.state)
+            if each.predicate in self._writers
+        }
         for name, (collection, shape) in self._target.outputs.items():
             make: Callable[[Row], Record] = record_of(shape)
             for row in start.contents.get(collection, ()):
                 number = row[0] if self._many else 0
                 assert isinstance(number, int)
                 self._written[number][name, row] = None
-                self._expire_at(make(row).expires, (name, row))
+                self._expire(ending.get((name, row)) or make(row), (name, row))
         for (text,) in start.contents.get(self._target.errors, ()):
             self._errors_written[self._node_of(str(text))].add(str(text))
 
@@ -101,7 +110,7 @@ class TickOutputs:
             else:
                 self._error(f"node {number}: {error}" if self._many else error, at, diff, stale)
         for name, row in written:
-            self._expiring.discard((name, row))
+            self._expire(None, (name, row))
             self._facts[name].append((row, at, -1))
         lost = {
             f"a message to {format_value(m.node)}, which is no node: {m.record}" for m in unknown
@@ -144,17 +153,17 @@ class TickOutputs:
         if self._many:
             arguments = (number, *record.arguments)
             record = Record(name, arguments, record.time, record.expires, record.parafacts)
-        row = self._writers[name](record)
-        told = (name, row)
+        told = _, row = self._told(record)
         if diff < 0:
             if record.expires is None or told in self._expiring:
-                self._expiring.discard(told)
+                self._expire(None, told)
                 self._facts[name].append((row, at, -1))
-        elif told in written:
-            del written[told]
         elif record.expires is None or record.expires > at:
-            self._facts[name].append((row, at, 1))
-            self._expire_at(record.expires, told)
+            if told in written:
+                del written[told]
+            else:
+                self._facts[name].append((row, at, 1))
+            self._expire(record, told)
 
     def _error(self, text: str, at: int, diff: int, stale: set[str]) -> None:
         if diff > 0 and text in stale:
@@ -173,9 +182,25 @@ class TickOutputs:
 
     # Outputs of time passing.
 
-    def _expire_at(self, expires: int | None, told: WrittenRow) -> None:
-        if expires is not None:
-            self._expiring.add(told)
+    @property
+    def endings(self) -> set[StateRow]:
+        """The expiries of rows that have no column for them, as rows to keep."""
+        return set(self._untold.values())
+
+    def _told(self, record: Record) -> WrittenRow:
+        return record.predicate, self._writers[record.predicate](record)
+
+    def _expire(self, record: Record | None, told: WrittenRow) -> None:
+        """Set the expiry of a row to that of its record, in the place of any earlier one."""
+        expires = None if record is None else record.expires
+        if self._expiring.get(told) == expires:
+            return
+        self._expiring.pop(told, None)
+        self._untold.pop(told, None)
+        if record is not None and expires is not None:
+            self._expiring[told] = expires
+            if not self._target.outputs[told[0]][1].timed:
+                self._untold[told] = ending_row(record)
             self._numbers += 1
             heappush(self._expiries, (expires, told[0], self._numbers, told))
 
@@ -183,8 +208,8 @@ class TickOutputs:
         """End every record whose own expiry is below `upper`, and that no tick ended."""
         while self._expiries and self._expiries[0][0] < upper:
             expires, name, _, told = heappop(self._expiries)
-            if told in self._expiring:
-                self._expiring.discard(told)
+            if self._expiring.get(told) == expires:
+                self._expire(None, told)
                 self._facts[name].append((told[1], expires, -1))
                 for written in self._written.values():
                     written.pop(told, None)

@@ -228,7 +228,7 @@ class TickedMaintainer:
 
     def _state_changes(self, at: int) -> list[tuple[tuple[object, ...], int, int]]:
         """The difference of the state, at the last instant of a step."""
-        before, self._kept_rows = self._kept_rows, self._run.own_rows()
+        before, self._kept_rows = self._kept_rows, self._run.own_rows() | self._outputs.endings
         gone: list[StateRow] = list(before - self._kept_rows)
         come: list[StateRow] = list(self._kept_rows - before)
         for node in self._run.nodes:

@@ -17,7 +17,14 @@ from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import NO_RULE, StateRow
 from tidemill.datalog.tick_plan import TickPlan
-from tidemill.datalog.tick_state import MESSAGE, Handed, handed_of, message_of, message_row
+from tidemill.datalog.tick_state import (
+    ENDING,
+    MESSAGE,
+    Handed,
+    handed_of,
+    message_of,
+    message_row,
+)
 from tidemill.datalog.ticking.admitting import HELD, Gate, Moved, gate_of, held_of, held_row
 from tidemill.datalog.ticks import Message, TickAnswer, TickNode
 from tidemill.errors import Corrupt
@@ -30,7 +37,7 @@ NUMBER = "number"
 """The kind of a row with a node and the number of its next tick, where programs read it."""
 PENDING = "pending"
 """The kind of a row with a change of an input that came after the last tick of a node."""
-KINDS_OF_RUN = frozenset({HELD, MESSAGE, NUMBER, PENDING, RAN, RETURNING})
+KINDS_OF_RUN = frozenset({ENDING, HELD, MESSAGE, NUMBER, PENDING, RAN, RETURNING})
 """The kinds of rows that belong to no node."""
 RETURNS_MAX = 10_000
 """Ticks in a row for which nothing but `@next` is a reason."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -15,14 +16,24 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, DataflowPlan, NotInDataflow, kept_plans, lower
 from tidemill.datalog.dataflow.kept_plans import PLANS_KEPT, RULES_KEPT, kept_plan, numbered
 from tidemill.datalog.dataflow.ticked_plan import plan_of
+from tidemill.datalog.dataflow.ticker import DataflowTicker, TickGiven
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
-from tidemill.testkit.held import Held
-from tidemill.testkit.tidelog import CATALOG, UPPER, Example, inputs, programs
+from tidemill.testkit.held import Held, without_lattices
+from tidemill.testkit.tidelog import (
+    CATALOG,
+    UPPER,
+    Example,
+    inputs,
+    programs,
+    ticked_programs,
+)
+from tidemill.testkit.twins.sampling import present_at
 
 LITERALS = """
     d("b", 0.5) := n("a", _);
@@ -75,6 +86,54 @@ def test_engines_of_one_plan_say_what_engines_with_plans_of_their_own_say(
     assert spelled(kept_plan(checked, events)[1]) == before
 
 
+@drawn(40)
+@given(
+    ticked_programs(fits=fits), inputs(), inputs(), STRATEGIES,
+    st.lists(st.integers(0, UPPER - 1), min_size=1, unique=True).map(sorted), st.integers(0),
+)  # fmt: skip
+def test_tickers_of_one_plan_say_what_tickers_with_plans_of_their_own_say(
+    example: Example, given_: Presences, others: Presences, strategy: Strategy,
+    instants: list[int], seed: int,
+) -> None:  # fmt: skip
+    checked, rng = example.checked, Random(seed)
+    before = spelled(kept_plan(checked)[1])
+    sides = []
+    for whole in map(without_lattices, (given_, others)):
+        mine = {name: each for name, each in whole.items() if name in checked.columns}
+        tickers = [
+            DataflowTicker(each, strategy=strategy, keeps_state=True)
+            for each in (checked, replace(checked))
+        ]
+        seen = [Counter(r for found in present_at(mine, at).values() for r in found)
+                for at in instants]  # fmt: skip
+        sides.append((tickers, list(zip(instants, [Counter[Record](), *seen], seen, strict=False))))
+    while any(left for _, left in sides):
+        tickers, left = rng.choice([each for each in sides if each[1]])
+        at, gone, come = left.pop(0)
+        moved = (come - gone, gone - come)
+        together, alone = (told(each, TickGiven(at, *map(by_predicate, moved))) for each in tickers)
+        assert together == alone, (at, example.text)
+    assert spelled(kept_plan(checked)[1]) == before
+
+
+def by_predicate(records: Counter[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records.elements():
+        found.setdefault(record.predicate, []).append(record)
+    return found
+
+
+def told(ticker: DataflowTicker, tick: TickGiven) -> tuple[object, ...]:
+    """All that a tick says, in an order of its own."""
+    try:
+        (answer,) = ticker.run([tick])
+    except LimitPassed as error:
+        assume(False)
+        raise AssertionError from error
+    parts = (answer.facts, answer.errors, answer.messages)
+    return *(sorted(map(repr, each)) for each in parts), ticker.take_state()
+
+
 def test_literals_have_the_words_of_each_engine() -> None:
     checked = check(parse(LITERALS), CATALOG)
     first, second = Texts(), Texts()
@@ -107,6 +166,9 @@ def test_a_program_is_lowered_once_and_a_like_one_again(monkeypatch: pytest.Monk
     assert len({id(each.plan.values) for each in engines}) == 3
     DataflowEngine(checked, carrying=["n"])
     DataflowEngine(replace(checked))
+    assert len(lowered) == 3
+    for _ in range(2):
+        DataflowTicker(checked)
     assert len(lowered) == 3
     plan = logical_plan(checked)
     for _ in range(2):

@@ -20,9 +20,9 @@ from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.engine import DataflowEngine
+from tidemill.datalog.dataflow.kept_plans import kept_plan
 from tidemill.datalog.dataflow.output_changes import OutputChanges
 from tidemill.datalog.dataflow.schema import Schema, record_of, rows_of_presences
-from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.lattices import inject_given, observe_parafacts
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.plan import NEXT, SENT
@@ -70,13 +70,13 @@ class DataflowTicker:
         Facts of the inputs in `carrying` may carry any lattice. With `keeps_state` `take_state` has
         to be asked now and then; a state from which a tick `may_go_on` says what it was handed.
         """
-        plan = plan_of(checked)
-        names = [name for each in plan.components for name in each.predicates]
-        self._next = frozenset(name for name in names if name.startswith(NEXT))
-        self._sent = frozenset(name for name in names if name.startswith(SENT))
+        carrying = frozenset(carrying)
+        _, plan = kept_plan(checked, carrying)
+        self._next = frozenset(name for name in plan.collections if name.startswith(NEXT))
+        self._sent = frozenset(name for name in plan.collections if name.startswith(SENT))
         told = checked.derived if told is None else told
         self.engine = DataflowEngine(
-            checked, plan=plan, strategy=strategy, limits=limits, ticked=True, texts=texts,
+            checked, strategy=strategy, limits=limits, ticked=True, texts=texts,
             allowance=allowance, told=(*told, *self._next, *self._sent),
             keeps_state=keeps_state, carrying=carrying,
         )  # fmt: skip

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.shard import Collections, Description
+from tidemill.shard.capabilities import ReadCapability
 from tidemill.shard.encoding import (
     decode_rollup,
     encode_entry,
@@ -150,22 +151,26 @@ class Acts:
     """Acts of processes with caches of their own, in any order, and the views of each meanwhile."""
 
     names = ("s/remap", "s", "s/deadletters")
-    copied: ClassVar = {"v": ("s",), "w": ("v",), "x": ("v", "t"), "y": ("x", "w")}
+    copied: ClassVar = {"v": ("s",), "w": ("v",), "x": ("s", "t"), "y": ("x", "w")}
     """Collections that say at each instant what others say together, as a view would."""
     paces: ClassVar = {"s": PACE, "t": OTHER}
+    groups: ClassVar = {"s": names, "t": ("t",)}
 
     def __init__(self, world: World, random: Random) -> None:
         self._world = world
         self._random = random
         self._seen: dict[tuple[int, str], tuple[Frontier, Frontier]] = {}
         self._said: dict[tuple[str, int], int] = {}
+        self._held: dict[str, ReadCapability] = {}
         self.rested = 0
         self.rested_under = 0
         self.under_several = 0
 
     async def rest(self) -> None:
-        process = self._random.choice(self._world.processes)
-        group, names = self._random.choice((("s", self.names), ("t", ("t",))))
+        await self._rest(self._random.choice([*self.paces]))
+
+    async def _rest(self, group: str) -> None:
+        process, names = self._random.choice(self._world.processes), self.groups[group]
         upper, pace = (await process.status(names[0])).upper, self.paces[group]
         numbers = {}
         for each in names:
@@ -206,22 +211,30 @@ class Acts:
 
     async def copy(self) -> None:
         """Bring a copy as far as it is defined."""
-        process = self._random.choice(self._world.processes)
-        name, of = self._random.choice([*self.copied.items()])
+        await self._bring(self._random.choice([*self.copied]))
+
+    async def _bring(self, name: str) -> None:
+        process, of = self._random.choice(self._world.processes), self.copied[name]
         lower = (await process.status(name)).upper.elements[0]
-        held = [(await process.acquire(each))[0] for each in of]
+        for each in of:
+            if each not in self._held:  # once, as a view does: each new one ends a rest
+                self._held[each], _ = await process.acquire(each)
         upper = min([(await process.status(each)).upper.elements[0] for each in of])
         if lower < upper:
-            news = [await process.changes(each, lower, upper) for each in held]
+            news = [await process.changes(self._held[each], lower, upper) for each in of]
             await process.compare_and_append(
                 name, frontier(lower), frontier(upper), pa.concat_tables(news), writer="v"
             )
-        for each in held:
-            await process.drop(each)
 
     async def rest_under(self) -> None:
         process = self._random.choice(self._world.processes)
         name, of = self._random.choice([*self.copied.items()])
+        if self._random.random() < 0.5:  # so that all that is copied rests, and the copy is there
+            for each in self.groups:
+                await self._rest(each)
+            for _ in range(4):
+                await self.step()
+            await self._bring(name)
         upper = (await process.status(name)).upper
         if await process.follow_under(name, [name], of, upper):
             self.rested_under += 1

@@ -284,7 +284,7 @@ async def rest(world: World, at: int, upper: int) -> None:
     """
     numbers = {}
     for each in BOUND:
-        number = await world.now.follow(each, PACE, frontier(at))
+        number = await world.now.follow(each, (PACE,), frontier(at))
         assert number is not None, f"{each} is not where the source is"
         numbers[each] = number
     for step in range(at, upper + 1):

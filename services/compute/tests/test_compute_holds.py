@@ -28,7 +28,7 @@ async def test_d5_a_hold_ends_no_rest_within_an_hour() -> None:
         (10, 5 + AT_REST_MS - 1, True),
         (5 + AT_REST_MS, 5 + AT_REST_MS, False),
     ):
-        number = await collections.follow("s", "pace", frontier(begun))
+        number = await collections.follow("s", ("pace",), frontier(begun))
         assert number is not None
         assert await collections.step_pace("pace", frontier(to + 1), {"s": {"s": number}}, ()) == {
             "s"

@@ -13,7 +13,14 @@ from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.lingering import INSTANTS
 from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
 from tidemill.datalog.dataflow.plan import MODERATE, UNIT, VALUE, MatchColumns, See
-from tidemill.datalog.dataflow.schema import NUMBERED, NUMBERS, TIME, Schema
+from tidemill.datalog.dataflow.schema import (
+    COLUMNS_MAX,
+    NUMBERED,
+    NUMBERS,
+    TIME,
+    NotInDataflow,
+    Schema,
+)
 from tidemill.datalog.logical.bounds import Bounds
 from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import (
@@ -323,6 +330,8 @@ class RuleColumns:
         identity |= {column for column, _ in self.variables.values()}
         identity -= fixed
         width = len(self._template) + 3
+        if width > COLUMNS_MAX:  # of which each has a bit for its nulls
+            raise NotInDataflow(f"a rule whose matches have more than {COLUMNS_MAX} columns")
         return MatchColumns(
             dict(self.variables), tuple(facts), tuple(sorted(identity)),
             tuple(sorted(times & identity)), self._numbers(identity), width, self._first_match(),

@@ -9,7 +9,7 @@ from tidemill.datalog.dataflow.deltas import Steps, pairs
 from tidemill.datalog.dataflow.lingering import INSTANTS, MET, OPEN
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, Head, Passes, Reduce, RulePlan
 from tidemill.datalog.dataflow.rule_columns import RuleColumns
-from tidemill.datalog.dataflow.schema import COLUMNS_MAX, KINDS, TIME, NotInDataflow
+from tidemill.datalog.dataflow.schema import KINDS, TIME
 from tidemill.datalog.dataflow.witnessing import witness_of
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import type_of
@@ -25,8 +25,6 @@ class RuleLowering(RuleColumns):
     def plan(self) -> RulePlan:
         head_plan, reduce = self._head(), self._reduce()
         columns = self._columns()
-        if columns.width > COLUMNS_MAX:
-            raise NotInDataflow(f"a rule whose matches have more than {COLUMNS_MAX} columns")
         again = self._again(head_plan) if self.ages[0] >= 0 else None
         exact = self._exact or any(
             name not in INSTANTS for atom in self.atoms for name, _ in atom.lattices

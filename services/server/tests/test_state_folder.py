@@ -92,6 +92,15 @@ def test_a_file_with_the_name_of_a_folder_is_told_and_what_to_do(tmp_path: Path,
     assert (tmp_path / name).read_text() == "notes of a user"
 
 
+def test_a_file_log_is_in_nobodys_way_where_the_log_is_elsewhere(tmp_path: Path) -> None:
+    """`tidemill up --role query --dir d > d/log`: such a process makes no folder of that name."""
+    (tmp_path / "log").write_text("printed by the process")
+    check_files(tmp_path, embedded_log=False)
+    (tmp_path / "blob").touch()
+    with pytest.raises(UsageError, match="blob is in the way"):
+        check_files(tmp_path, embedded_log=False)
+
+
 @pytest.mark.parametrize("below", ["", "deeper/still"])
 def test_a_state_folder_that_is_a_file_or_below_one_is_told(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").touch()

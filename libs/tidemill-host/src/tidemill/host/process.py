@@ -157,7 +157,7 @@ async def opened(
     asyncio.get_running_loop().set_default_executor(threads_for_many())
     TO_THREAD.set(on_thread)
     own_folder(chosen.root)
-    check_files(chosen.root)
+    check_files(chosen.root, embedded_log=not chosen.log and not chosen.role)
     FOLDERS.keep_beside(chosen.root / "machine-code")
     async with AsyncExitStack() as stack:
         risks, claims, board, context = await _context(chosen, config, stack)

@@ -19,9 +19,8 @@ NOBODY_ELSE = 0o077
 _FOLDERS, _TOPICS = ("log", "machine-code", "jobs"), Path("log/topics")
 _ENDINGS = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".json", ".address", ".log", ".index", ".new")
 _FILES = ("lock", "acknowledged", "sessions")
-_NEEDED = (
-    "blob", "jobs", "log", "log/groups", "log/topics", "machine-code", "samples", "spark",
-)  # fmt: skip
+_NEEDED = ("blob", "jobs", "machine-code", "samples", "spark")
+_OF_THE_LOG = ("log", "log/groups", "log/topics")
 _KINDS = {
     stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device", stat.S_IFDIR: "a folder where a file belongs",
@@ -105,18 +104,21 @@ def _in_the_way(path: Path) -> bool:
     return os.path.lexists(path) and not os.path.isdir(path)
 
 
-def check_files(root: Path) -> None:
+def check_files(root: Path, embedded_log: bool = True) -> None:
     """Look whether each entry of the state folder is a regular file, or a folder where one belongs.
 
-    Links count as their targets. Objects are not looked at: whoever reads one does. Foreign folders
-    are left alone: a volume has a `lost+found` of root. An entry that goes meanwhile, or a root
-    that is not there, is nothing. Opens no file. Cost: some microseconds for each file of the log.
+    A process whose log is elsewhere may have a file `log` there, to which a shell writes what it
+    prints. Links count as their targets. Objects are not looked at: whoever reads one does. Foreign
+    folders are left alone: a volume has a `lost+found` of root. An entry that goes meanwhile, or a
+    root that is not there, is nothing. Opens no file. Cost: some microseconds for each file of the
+    log.
+
     Raises: UsageError with the path and what to type.
     """
     if _in_the_way(root):
         raise UsageError(f"{root} is no folder, and no state directory", reason="directory")
     try:
-        for name in _NEEDED:
+        for name in (*_NEEDED, *(_OF_THE_LOG if embedded_log else ())):
             _check_folder(root / name)
         for folder, folders, files in os.walk(root, onerror=_raise):
             place = Path(folder)

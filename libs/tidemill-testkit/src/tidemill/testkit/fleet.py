@@ -77,7 +77,7 @@ class Fleet:
     def start(self, name: str, roles: str) -> Member:
         """A process with some roles; returns before it answers."""
         folder = self.folder / name
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         for address in folder.glob("*.address"):
             address.unlink()
         settings = {

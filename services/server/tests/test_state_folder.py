@@ -72,6 +72,16 @@ def test_a1_a_folder_of_others_is_not_narrowed(tmp_path: Path) -> None:
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
 
+def test_a1_a_state_folder_whose_log_is_elsewhere_is_narrowed(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    (tmp_path / "log").mkdir()
+    root.mkdir()
+    (root / "log").symlink_to(tmp_path / "log")
+    root.chmod(0o755)
+    own_folder(root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
 def test_a1_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
     root = tmp_path / "state"

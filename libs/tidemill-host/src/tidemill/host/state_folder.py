@@ -73,11 +73,11 @@ def own_folder(root: Path) -> None:
 def _refuse_foreign(root: Path, found: os.stat_result) -> None:
     """Raise UsageError for a folder that others use: their rights in it are not taken away.
 
-    A state folder that was copied has files of its own, whatever its modes are.
+    A state folder that was copied, or whose log is a link, is known by the names of its entries.
     """
     names = sorted({each.name for each in root.iterdir()} - {"lost+found"})
-    ours = any(_names_a_file(each) and (root / each).is_file() for each in names)
-    if names and not ours and not (root / _TOPICS).is_dir():
+    files = any(_names_a_file(each) and (root / each).is_file() for each in names)
+    if names and not files and not set(names) & set(_NEEDED):
         raise UsageError(
             f"{root} has other entries than those of a state directory, such as {names[0]!r}, and "
             f"others may read it (mode {found.st_mode & 0o7777:o}): name an empty folder with --dir, "

@@ -40,7 +40,7 @@ class Member:
     @property
     def log(self) -> str:
         """Text of its log."""
-        return (self.folder / "log").read_text()
+        return (self.folder / "output.log").read_text()
 
     @property
     def running(self) -> bool:
@@ -96,7 +96,7 @@ class Fleet:
         }
         (folder / "settings.yaml").write_text(json.dumps(settings))
         arguments = ["--dir", str(folder), "--config", str(folder / "settings.yaml")]
-        pid = fork_server().start([*arguments, *self.arguments], self.folder, folder / "log")
+        pid = fork_server().start([*arguments, *self.arguments], self.folder, folder / "output.log")
         self.members[name] = Member(name, roles, folder, pid)
         return self.members[name]
 

@@ -226,13 +226,13 @@ class Cluster:
 
     def begin(self, name: str) -> Member:
         """Start a process, which may have been there before."""
-        log = self.folder / name / "log"
+        log = self.folder / name / "output.log"
         self._begun[name] = log.stat().st_size if log.exists() else 0
         return self.fleet.start(name, PROCESSES[name])
 
     def said(self, name: str) -> str:
         """The log of a process since its start."""
-        return (self.folder / name / "log").read_bytes()[self._begun[name] :].decode()
+        return (self.folder / name / "output.log").read_bytes()[self._begun[name] :].decode()
 
     def member(self, name: str) -> Member:
         """A process, running or not."""

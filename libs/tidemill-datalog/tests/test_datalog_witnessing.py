@@ -220,6 +220,7 @@ def test_a_plan_says_of_a_rule_that_it_looks_for_a_witness() -> None:
         ("p(u) @max(n) := click(u, n) @time(t) ^ click(u, _) @time(s) if s < t;", False),  # its end
         ("p(u) @max(n) @expires(t) := click(u, n) @time(t) ^ click(u, _) @time(s) if s < t;", True),
         ("p(u) @max(n) ~expires := seen(u, n) ^ seen(u, m) if m < n;", True),
+        ("p(u) @expires(n) := seen(u, n) ^ seen(u, m) if m != n;", False),  # n may be null
         ("p(u) @count_distinct(n) ~expires := seen(u, n) ^ seen(u, m) if m < n;", True),
         ("p(u) @sum(n) ~expires := seen(u, n) ^ seen(u, m) if m < n;", False),
         ("p(u) @max(m) ~expires := seen(u, n) ^ seen(u, m) ^ seen(u, k) if m < n ^ k < n;", False),
@@ -249,6 +250,15 @@ def test_a_plan_says_of_a_rule_that_it_looks_for_a_witness() -> None:
 )
 def test_a_witness_is_what_nothing_is_said_of(text: str, found: bool) -> None:
     assert witnesses_in(check(parse(text), CLICKS)) == found
+
+
+def test_an_end_that_is_null_is_an_error_of_each_pair() -> None:
+    text = "p(u) @max(n) @expires(n + 4) := seen(u, n) ^ seen(u, m) if m != n;"
+    held = Held(check(parse(text), CLICKS), carrying=())
+    held.feed({"seen": [Presence(Record("seen", (1, n)), 0) for n in (None, 2, 3)]})
+    held.step(1)
+    assert held.errors() == {f"wrong type: seen(1, null) ^ seen(1, {n})" for n in (2, 3)}
+    assert held.texts("p") == {"p(1) @expires(6) @max(3)"}
 
 
 def test_a_restored_match_of_great_numbers_is_the_one_that_is_fed() -> None:

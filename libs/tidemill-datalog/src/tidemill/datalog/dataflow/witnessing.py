@@ -107,7 +107,7 @@ class _Looking:
             return None
         if sum(len(each.names) for each in self._found) > len(theirs):
             return None  # two witnesses have to do with each other
-        if not (self._are_asked_as_they_are() and self._are_judged()):
+        if not (self._are_asked_as_they_are() and self._are_judged() and self._has_ends()):
             return None
         if not all(map(self._is_time_ours, self._found)):
             return None
@@ -129,6 +129,13 @@ class _Looking:
                 if not isinstance(term, Variable | Constant) or column != of.asked[number, place]:
                     return False
         return True
+
+    def _has_ends(self) -> bool:
+        """Whether time and end of the head are no nulls: each pair would be an error of its own."""
+        head = self._of.rule.head
+        times = (clock_time(atom) for atom in self._of.atoms)
+        known = {term.name for term in times if isinstance(term, Variable)}
+        return all(set(variables_of(each)) <= known for each in (*head.time, *head.expires))
 
     def _is_plain(self, number: int) -> bool:
         """Whether a match with an atom is a comparison of words."""

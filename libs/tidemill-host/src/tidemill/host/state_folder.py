@@ -77,7 +77,7 @@ def _refuse_foreign(root: Path, found: os.stat_result) -> None:
     """
     names = sorted({each.name for each in root.iterdir()} - {"lost+found"})
     files = any(_names_a_file(each) and (root / each).is_file() for each in names)
-    if names and not files and not set(names) & set(_NEEDED):
+    if names and not files and not set(names) & {*_NEEDED, *_OF_THE_LOG}:
         raise UsageError(
             f"{root} has other entries than those of a state directory, such as {names[0]!r}, and "
             f"others may read it (mode {found.st_mode & 0o7777:o}): name an empty folder with --dir, "

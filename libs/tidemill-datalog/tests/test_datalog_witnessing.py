@@ -26,12 +26,13 @@ from tidemill.testkit.tidelog import (
     FORMS,
     UPPER,
     Example,
+    accepted,
     answers_from_scratch,
     inputs,
     programs,
 )
 
-LAW = drawn(40)
+LAW = drawn(60)
 FORMS_OF_WITNESSES = replace(
     FORMS,
     guards=(
@@ -39,8 +40,7 @@ FORMS_OF_WITNESSES = replace(
         "x < y", "y <= x", "x != y", "y != z", "x - y <= 1", "x >= 1", "y == 1", "u >= 2",
         "x + y >= 2", "u / w > 1",
     ),
-    head_marks=("", "", "@time(u)", "@expires(u + 4)", "~expires", "@time(u) @expires(u + 5)",
-                "@max(y)", "@min(y) @expires(u + 4)", "@count_distinct(y) ~expires"),
+    head_marks=("", "", "@time(u)", "@expires(u + 4)", "~expires", "@time(u) @expires(u + 5)"),
     atom_marks=("", "@time(u)", "@time(u)", "@time(w)", "@time(w)", "~time", "~expires"),
     clocks=(),
     definitions=(),
@@ -61,11 +61,6 @@ FORMS_OF_WITNESSES = replace(
         "t(x, y) := s(x, y) ^ s(x, z) ^ not q(x) if z != y;",
         "p(x) := b(x, _) @time(u) ^ b(x, _) @time(w) ^ not a(x) @time(u) if w < u;",
         "q(x) @time(u) := a(x) @time(u) ^ b(x, y) @time(w) ^ not r(y) if w <= u;",
-        "q(x) @max(y) := s(x, y) ^ s(x, z) if z < y;",
-        "p(1) @min(y) @max(y) := s(_, y) ^ s(x, z) ^ r(x) if z != y;",
-        "p(x) @min(y) @expires(u + 3) := b(x, y) @time(u) ^ b(x, _) @time(w) if w < u;",
-        "q(x) @max(y) @time(u) ~expires := b(x, y) @time(u) ^ a(x) @time(w) if w <= u;",
-        "q(x) @count_distinct(y) := s(x, y) ^ s(x, z) ^ not a(x) if z < y ^ z >= y - 2;",
     ),
     whole_every=2,
     predicates=("a", "b", "n", "r", "s", "p", "q", "t", "d"),
@@ -78,7 +73,38 @@ def witnesses_in(checked: CheckedProgram) -> int:
     return sum(rule.witness is not None for rule in plan.rules)
 
 
-EXAMPLES = programs(3, FORMS_OF_WITNESSES).filter(lambda example: witnesses_in(example.checked) > 0)
+PARTS_OF_AGGREGATES = (
+    ("p(x)", "q(x)", "t(x, y)", "p(1)"),
+    (
+        "@max(y)", "@min(y)", "@min(y) @max(y)", "@earliest(u)", "@latest(u) @earliest(y)",
+        "@count_distinct(y)", "@max(u - 5)", "@set(y)",
+    ),
+    (
+        "~expires", "@expires(u + 4)", "@expires(7)", "@time(u) ~expires", "~time ~expires",
+        "@time(u) @expires(u + 3)", "@expires(u - 1)",
+    ),
+    (
+        "b(x, y) @time(u) ^ b(x, _) @time(w)", "b(x, y) @time(u) ^ a(x) @time(w)",
+        "b(x, y) @time(u) ^ b(x, z) @time(w)", "n(m, y) @time(u) ^ n(_, y) @time(w) ^ r(x)",
+        "b(x, y) @time(u) ^ b(x, _) @time(w) ^ a(x) @time(v)",
+        "b(x, y) @time(u) ^ a(_) @time(w) ^ not r(y)",
+    ),
+    (
+        "w < u", "w <= u ^ w >= u - 3", "w > u ^ w <= u + 4", "w >= u - 2 ^ w <= u + 2",
+        "w < u ^ y >= 1",
+    ),
+)  # fmt: skip
+AGGREGATES = st.tuples(*map(st.sampled_from, PARTS_OF_AGGREGATES)).map(
+    lambda parts: "{} {} {} := {} if {};".format(*parts)
+)
+AFTER = ('d("k", 0.5) := p(x) ^ not q(x);', 'd("m", 1.5) := q(_) @max(y) if y > 0;')
+"""Facts that other rules read, which is after the aggregates are complete."""
+EXAMPLES = st.one_of(
+    programs(3, FORMS_OF_WITNESSES),
+    st.tuples(
+        st.lists(AGGREGATES, min_size=1, max_size=3), st.lists(st.sampled_from(AFTER), max_size=1)
+    ).map(lambda drawn: accepted([*drawn[0], *drawn[1]], None, ())),
+).filter(lambda example: witnesses_in(example.checked) > 0)  # fmt: skip
 
 
 @LAW

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from tidemill.errors import UsageError
+from tidemill.host.fsck_command import fsck
 from tidemill.host.state_folder import check_files, own_folder
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.up import up_process
@@ -109,6 +111,19 @@ def test_a_file_log_is_in_nobodys_way_where_the_log_is_elsewhere(tmp_path: Path)
     (tmp_path / "blob").touch()
     with pytest.raises(UsageError, match="blob is in the way"):
         check_files(tmp_path, embedded_log=False)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_fsck_looks_for_the_folder_of_the_log_as_up_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], elsewhere: bool
+) -> None:
+    config, root = tmp_path / "up.toml", tmp_path / "state"
+    config.write_text('log = "kafka:127.0.0.1:9"\n' if elsewhere else "")
+    root.mkdir(mode=0o700)
+    (root / "log").touch()
+    with pytest.raises((typer.Exit, SystemExit)):  # no stores are there
+        fsck(str(root), config=config)
+    assert ("log is in the way" in capsys.readouterr().err) is not elsewhere
 
 
 @pytest.mark.parametrize("below", ["", "deeper/still"])

@@ -35,7 +35,7 @@ def up(*, sample: Sample | None = None, **options: Any) -> None:
         chosen = settings.load(ServerSettings, options["config"], "TIDEMILL_UP_")
         state = Path(options["directory"] or chosen.directory)
         own_folder(state)
-        check_files(state, embedded_log=not chosen.log)
+        check_files(state, chosen.embeds_log)
         with generating(sample, state) as resources:
             options["file"] = [*(options["file"] or ()), resources]
             _PLAIN(**options)

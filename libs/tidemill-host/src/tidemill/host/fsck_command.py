@@ -45,7 +45,7 @@ def fsck(
         )
         address = chosen.consensus_address if store.consensus else ""
         place = chosen.blob_place
-        check_files(chosen.root)
+        check_files(chosen.root, chosen.embeds_log)
     except TidemillError as error:
         typer.echo(f"tidemill fsck: {error}", err=True)
         raise typer.Exit(2) from None

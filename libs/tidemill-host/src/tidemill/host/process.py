@@ -107,7 +107,7 @@ def _own_log(chosen: ProcessSettings, places: Places) -> Log:
             for host, port in brokers_of(bootstrap):
                 places.check_clear(host, port, "the password of log_kafka")
         return KafkaLog(bootstrap, access=access_of(files), deadline_s=chosen.kafka_deadline_s)
-    return NoLog() if chosen.role else EmbeddedLog(chosen.root / "log")
+    return EmbeddedLog(chosen.root / "log") if chosen.embeds_log else NoLog()
 
 
 def checked(chosen: ProcessSettings) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ async def opened(
     asyncio.get_running_loop().set_default_executor(threads_for_many())
     TO_THREAD.set(on_thread)
     own_folder(chosen.root)
-    check_files(chosen.root, embedded_log=not chosen.log and not chosen.role)
+    check_files(chosen.root, chosen.embeds_log)
     FOLDERS.keep_beside(chosen.root / "machine-code")
     async with AsyncExitStack() as stack:
         risks, claims, board, context = await _context(chosen, config, stack)

@@ -409,6 +409,11 @@ class ProcessSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.directory)
 
     @property
+    def embeds_log(self) -> bool:
+        """Whether pushed rows go to a log in the state directory."""
+        return not self.log and not self.role
+
+    @property
     def name_of_process(self) -> str:
         """The name of this process: the given one, or that of its pod or host."""
         return self.name or os.environ.get("HOSTNAME") or os.uname().nodename

@@ -14,7 +14,7 @@ import pyarrow.csv
 from tidemill.arrangement.column_types import shown_as_text
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
-from tidemill.client.rendering import binary_output, cell, flat, row_texts
+from tidemill.client.rendering import binary_output, cell, flat, row_texts, values
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import Changes, Event, Progress
 from tidemill.time import Frontier
@@ -118,10 +118,10 @@ def _print_progress(upper: Frontier) -> None:
 
 
 def _print_lines(table: pa.Table) -> None:
-    for row in shown_as_text(table, "uuid", "decimal").to_pylist():
+    for row in values(shown_as_text(table, "uuid", "decimal")):
         time, diff = row.pop("_time"), row.pop("_diff")
-        values = ", ".join(f"{name}={cell(value)}" for name, value in row.items())
-        print(f"{shown(time)}  {diff:+d}  {values}")
+        cells = ", ".join(f"{name}={cell(value)}" for name, value in row.items())
+        print(f"{shown(time)}  {diff:+d}  {cells}")
 
 
 def _print_json(event: Event) -> None:

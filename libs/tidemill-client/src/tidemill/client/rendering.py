@@ -131,9 +131,24 @@ def row_texts(table: pa.Table) -> Iterator[str]:
             return value or "null"  # the text of a document has all the digits of its numbers
         return json.dumps(int(value) if name in sums else plain(value), ensure_ascii=False)
 
-    for row in shown_as_text(table, "uuid", "bytes").to_pylist():
+    for row in values(shown_as_text(table, "uuid", "bytes")):
         cells = (f"{json.dumps(n, ensure_ascii=False)}: {written(n, v)}" for n, v in row.items())
         yield "{" + ", ".join(cells) + "}"
+
+
+def values(rows: pa.Table | pa.ChunkedArray) -> list[Any]:
+    """The rows of a table, or the values of a column, as Python has them.
+
+    Raises: UsageError for instants that Python has not; SQL knows an infinite one.
+    """
+    try:
+        return rows.to_pylist()  # type: ignore[no-any-return]  # of Arrow, which has no types
+    except (OverflowError, ValueError) as error:
+        raise UsageError(
+            f"a value cannot be shown: {error}; the years of instants are 1 to 9999: select it ::varchar, or ask for "
+            "--format arrow",
+            reason="value",
+        ) from error
 
 
 def plain(value: object) -> Any:
@@ -194,7 +209,7 @@ def _print_table(table: pa.Table) -> None:
         sys.stdout.writelines("()\n" for copies in table[DIFF].to_pylist() if copies > 0)
         return
     columns = [
-        [printable(name), *(cell(value) for value in column.to_pylist())]
+        [printable(name), *(cell(value) for value in values(column))]
         for name, column in zip(
             table.column_names, shown_as_text(table, "uuid", "decimal").columns, strict=True
         )
@@ -229,7 +244,7 @@ def flat(table: pa.Table) -> pa.Table:
     for column in shown_as_text(table, "uuid", "duration", "bytes", "decimal").columns:
         kind = column.type
         if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind):
-            texts = [None if value is None else cell(value) for value in column.to_pylist()]
+            texts = [None if value is None else cell(value) for value in values(column)]
             columns.append(pa.chunked_array([pa.array(texts, pa.string())]))
         else:
             columns.append(column)

@@ -33,10 +33,10 @@ def html_of(
 
     Every value is text: none of it is markup, whatever rows hold.
     """
-    from tidemill.client.rendering import cell  # imports rich
+    from tidemill.client.rendering import cell, values  # imports rich
 
     first = table.slice(0, ROWS_MAX)
-    columns = [[cell(value) for value in column.to_pylist()] for column in first.columns]
+    columns = [[cell(value) for value in values(column)] for column in first.columns]
     head = "".join(f"<th>{escape(name)}</th>" for name in table.column_names)
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(value)}</td>' for value in row)}</tr>"

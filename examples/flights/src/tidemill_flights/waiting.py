@@ -16,7 +16,7 @@ from tidemill_flights.scenario import iso
 from tidemill_flights.watch import Watch
 
 STUCK_S_MAX = 240.0
-LOOK_INTERVAL_S = 0.25
+LOOK_INTERVAL_S = 0.05
 HEALTH_INTERVAL_S = 5.0
 BINDING_MS_MAX = 2_000
 """Rows that were acknowledged are bound to a system time at most this much later."""

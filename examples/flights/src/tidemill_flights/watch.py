@@ -17,7 +17,7 @@ from tidemill_flights.plot import Mark, Sample
 from tidemill_flights.prepare import DAY_MS
 from tidemill_flights.scenario import iso
 
-SAMPLE_INTERVAL_S = 0.5
+SAMPLE_INTERVAL_S = 0.1
 NOT_BEGUN = 1
 """The upper of a collection that nothing has been written to."""
 

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.runtime.http_connections import SLICE_BYTES
+from tidemill.runtime.http_connections import SLICE_BYTES, _below
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
 from tidemill.runtime.http_problems import FORM_STATUSES
 from tidemill.runtime.http_server import LINE_BYTES_MAX, HttpLimits, HttpServer
@@ -168,4 +168,38 @@ async def test_whoever_has_taken_an_answer_is_not_waited_for(
         (connection,) = server._runner.server.connections
         assert not connection.writing_paused
     writer.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_s6_no_untaken_answer_waits_outside_the_limit(
+    tmp_path: Path, encrypted: bool
+) -> None:
+    """S6: over TLS 64 KiB and a piece waited below the buffer that was looked at, for ever."""
+    serving, asking = encryption(tmp_path) if encrypted else (None, None)
+    limits = HttpLimits(answer_s=0.5)
+    server = HttpServer("127.0.0.1", 0, Metrics(ManualClock()), tls=serving, limits=limits)
+    short, waiting = b"x" * 60_000, []
+
+    async def show(request: HttpRequest) -> HttpReply:
+        assert server._runner.server is not None
+        for connection in server._runner.server.connections:
+            assert connection.transport is not None
+            waiting.append(_below(connection.transport).get_write_buffer_size())
+        return HttpReply(200, short)
+
+    server.add_route("GET", "/short", show)
+    port = await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=asking, limit=1)
+    request, count = b"GET /short HTTP/1.1\r\n" + HOST + b"\r\n", 1_000
+    writer.write(request)
+    assert len(await reader.read(1)) == 1
+    writer.write(request * count)  # and reads no more
+    assert server._runner.server is not None
+    async with asyncio.timeout(60):
+        while server._runner.server.connections:
+            await asyncio.sleep(0.01)
+    assert len(waiting) < count  # the companion: it was cut off in the midst of them
+    assert not any(waiting)  # none was begun before the one in front of it was taken
+    writer.transport.abort()
     await server.close()

@@ -16,6 +16,9 @@ SLICE_BYTES = 16 << 10
 A chunk of one byte costs as much as a large one, so that many bytes at once would hold the loop.
 """
 
+UNTAKEN_LOOK_S = 0.05
+"""Pause before the next look at bytes of an answer that no socket has taken yet."""
+
 _slice = memoryview(bytearray(SLICE_BYTES))
 
 
@@ -75,6 +78,9 @@ class Connection(web.RequestHandler, asyncio.BufferedProtocol):
         # An answer is sent once the client has taken it, and not once it waits in a buffer here. A
         # transport of TLS with the limit 0 would call an empty buffer full.
         transport.set_write_buffer_limits(1, 0)
+        below = _below(transport)
+        if below is not transport:
+            below.set_write_buffer_limits(0)
         super().connection_made(transport)
         self._wait_for_request()
 
@@ -134,7 +140,28 @@ class Connection(web.RequestHandler, asyncio.BufferedProtocol):
             resp = whole(form_problem(resp.status, resp.text or resp.reason), last=True)
         try:
             async with asyncio.timeout(self._answer_s):
-                return await super().finish_response(request, resp, start_time)
+                sent = await super().finish_response(request, resp, start_time)
+                while self._holds_bytes():
+                    await asyncio.sleep(UNTAKEN_LOOK_S)
+                return sent
         except TimeoutError:
             self._abort()  # nobody else's business
             return resp, True
+
+    def _holds_bytes(self) -> bool:
+        """Whether bytes of an answer wait for the socket."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return False
+        return _below(transport).get_write_buffer_size() > 0
+
+
+def _below(transport: asyncio.WriteTransport) -> asyncio.WriteTransport:
+    """The transport of the socket, below that of TLS.
+
+    NB: a transport of TLS does not count the bytes that it has handed on. So 64 KiB, and the last
+    piece, waited outside of all limits. The library has no other way to them than its own fields.
+    """
+    encrypting = getattr(transport, "_ssl_protocol", None)
+    below: asyncio.WriteTransport | None = getattr(encrypting, "_transport", None)
+    return transport if below is None else below

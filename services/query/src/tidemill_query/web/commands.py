@@ -314,7 +314,7 @@ def _token(request: HttpRequest) -> str | None:
 
 COMMANDS = (
     Operation("POST", "/v1/apply", SERVICE + "Apply", Nothing, apply_documents,
-              {JSON: list[AppliedResource]}, dict.fromkeys(sorted(DOCUMENTS))),
+              {JSON: list[AppliedResource]}, dict.fromkeys(sorted(DOCUMENTS)), writes=True),
     Operation("POST", "/v1/check", SERVICE + "Apply", Nothing, check_documents,
               {JSON: list[AppliedResource]}, dict.fromkeys(sorted(DOCUMENTS))),
     Operation("GET", "/v1/resources", SERVICE + "Get", Selection, get_resources,
@@ -322,13 +322,13 @@ COMMANDS = (
     Operation("GET", "/v1/resources/{kind}/{name}", SERVICE + "Describe", OfDefinition,
               describe_resource, {JSON: Resource}),
     Operation("DELETE", "/v1/resources/{kind}/{name}", SERVICE + "Delete", OfResource,
-              delete_resource, {JSON: None}),
+              delete_resource, {JSON: None}, writes=True),
     Operation("POST", "/v1/views/{name}/approve", SERVICE + "Decide", OfVersion, approve_version,
-              {JSON: Decided}),
+              {JSON: Decided}, writes=True),
     Operation("POST", "/v1/views/{name}/abort", SERVICE + "Decide", OfVersion, abort_version,
-              {JSON: Decided}),
+              {JSON: Decided}, writes=True),
     Operation("POST", "/v1/tables/{name}/rows", SERVICE + "Insert", OfTable, insert_rows,
-              {JSON: Written}, dict.fromkeys(sorted(OBJECTS))),
+              {JSON: Written}, dict.fromkeys(sorted(OBJECTS)), writes=True),
     Operation("POST", "/v1/sources/{name}/rows", SERVICE + "Push", OfSource, push_rows,
-              {JSON: Accepted}, dict.fromkeys(sorted(ROWS))),
+              {JSON: Accepted}, dict.fromkeys(sorted(ROWS)), writes=True),
 )  # fmt: skip

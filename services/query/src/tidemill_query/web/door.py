@@ -116,7 +116,7 @@ class Operation:
 
     The fields of `arguments` are parts of the path, or parameters. `gives` has the content types of
     the answer, `takes` those of the body, each with the type of its JSON or None. With `proof` no
-    token is asked for.
+    token is asked for. `writes` says that a call whose answer is lost may have changed something.
     """
 
     method: str
@@ -127,6 +127,7 @@ class Operation:
     gives: Mapping[str, object]
     takes: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     proof: Proof | None = None
+    writes: bool = False
 
     @property
     def role(self) -> Role:
@@ -236,8 +237,7 @@ class Door:
                         yield replace(reply, body=self._pace(operation, answering, pieces))
         except TimeoutError:
             late = "the deadline passed before the answer came"
-            writes = operation.role > Role.reader
-            raise (Indeterminate if writes else DeadlinePassed)(late) from None
+            raise (Indeterminate if operation.writes else DeadlinePassed)(late) from None
 
     async def _pace(
         self, operation: Operation, answering: Answering, pieces: AsyncIterator[bytes]

@@ -223,5 +223,6 @@ async def _sender(on: Handlers, request: HttpRequest) -> Principal:
 
 WEBHOOKS = (
     Operation("POST", "/v1/webhooks/{name}", SERVICE + "Push", OfSource, take_delivery,
-              {JSON: Accepted}, dict.fromkeys(sorted(ROWS)), Proof(_expect, _sender)),
+              {JSON: Accepted}, dict.fromkeys(sorted(ROWS)), Proof(_expect, _sender),
+              writes=True),
 )  # fmt: skip

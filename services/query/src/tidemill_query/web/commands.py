@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from tidemill.arrangement.json_cells import json_column, json_field, numeral
-from tidemill.arrangement.looks import look, with_looks
+from tidemill.arrangement.json_cells import json_column, json_field
+from tidemill.arrangement.looks import let_go, look, with_looks
 from tidemill.catalog.table_rows import refuse_many_values
 from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
@@ -21,21 +20,14 @@ from tidemill.rpc.turns import beside
 from tidemill.runtime.http_guard import DOCUMENTS, ROWS
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
 from tidemill.runtime.problems import no_text, refuse
-from tidemill_query.push_tokens import refuse_many_rows
 from tidemill_query.pushing import rows_of
 from tidemill_query.web.door import Asked, Handlers, Operation
 from tidemill_query.web.forms import JSON
+from tidemill_query.web.objects import decode_objects
 from tidemill_query.web.reading import Instant, Name, Nothing, frontier_of, said
 
 OBJECTS = frozenset({"application/json", "application/x-ndjson", "application/jsonl"})
 """Content types of rows that are objects of JSON."""
-
-_LINES = msgspec.json.Decoder(dict[str, Any], float_hook=numeral)
-_PIECE_BYTES = 64 << 10
-_TRUNCATED = "truncated"
-_BYTE, _ROW = re.compile(r"\(byte (\d+)\)"), re.compile(r"`\$\[(\d+)\]")
-"""Places in the messages of the decoder."""
-_ARRAY = msgspec.json.Decoder(list[dict[str, Any]], float_hook=numeral)
 
 SERVICE = "/tidemill.catalog.v1.CatalogService/"
 TOKEN_HEADER = "idempotency-key"
@@ -231,49 +223,21 @@ async def insert_rows(on: Handlers, asked: Asked) -> HttpReply:
     return said(Written(inserted.time, inserted.rows))
 
 
-def _objects_of_lines(body: bytes, rows_max: int) -> list[dict[str, Any]]:
-    """The objects that a body has one after the other, as if they were decoded at once.
-
-    A decoder holds the interpreter until it has done all of its work, so it gets piece by piece. An
-    object may go on behind a line end. Raises: msgspec.DecodeError, UsageError for too many.
-    """
-    rows: list[dict[str, Any]] = []
-    start, size = 0, _PIECE_BYTES
-    while start < len(body):
-        look()
-        end = body.find(b"\n", start + size) + 1 or len(body)
-        try:
-            found = _LINES.decode_lines(body[start:end])
-        except msgspec.DecodeError as error:
-            if _TRUNCATED in str(error) and end < len(body):
-                size *= 2
-                continue
-            raise type(error)(_moved(str(error), start, len(rows))) from None
-        rows += found
-        refuse_many_rows(len(rows), rows_max)
-        start, size = end, _PIECE_BYTES
-    return rows
-
-
-def _moved(says: str, start: int, rows: int) -> str:
-    """The message of the decoder about a piece, with the places of the whole body."""
-    told = _BYTE.sub(lambda at: f"(byte {int(at[1]) + start})", says)
-    return _ROW.sub(lambda at: f"`$[{int(at[1]) + rows}]", told)
-
-
 def table_of_json(body: bytes, rows_max: int, table: str) -> pa.Table:
     """The objects of a body as columns, of the types that their values have.
 
     Raises: UsageError with the line, or the column, that fits nothing, and for too many values. A
     row has one for each column that any row has.
     """
+    rows: list[dict[str, Any]] = []
     try:
-        array = body.lstrip()[:1] == b"["
-        rows = _ARRAY.decode(body) if array else _objects_of_lines(body, rows_max)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        says = f"rows refused: the body is no objects of JSON: {error}"
-        raise UsageError(says, reason="json") from None
-    refuse_many_rows(len(rows), rows_max)
+        decode_objects(body, rows_max, rows)
+        return _columns_of(rows, table)
+    finally:
+        let_go(rows)
+
+
+def _columns_of(rows: Sequence[Mapping[str, Any]], table: str) -> pa.Table:
     names = dict.fromkeys(name for row in with_looks(rows) for name in row)
     if rows and not names:
         says = "rows refused: they name no column: write each as its columns and their values"

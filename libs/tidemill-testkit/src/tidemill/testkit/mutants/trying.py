@@ -83,7 +83,9 @@ class Trial:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         output = self._folder / "output"
-        wanted = {"arguments": [*_OPTIONS, *tests], "output": str(output), "timeout_s": timeout_s}
+        # In a folder of its own, a run does not remove what others of the user have left behind.
+        options = [*_OPTIONS, f"--basetemp={self._folder / 'files'}"]
+        wanted = {"arguments": [*options, *tests], "output": str(output), "timeout_s": timeout_s}
         self._server.stdin.write(json.dumps(wanted) + "\n")
         self._server.stdin.flush()
         code = json.loads(self._server.stdout.readline())

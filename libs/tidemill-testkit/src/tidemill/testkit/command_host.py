@@ -25,7 +25,10 @@ PR_SET_PDEATHSIG = 1
 """Of prctl(2): the signal that a process gets when its parent ends."""
 MESSAGE_BYTES_MAX = 1 << 18
 """Bytes of the words and the environment of one call."""
-IMPORTED = ("tidemill.client.connection", "tidemill.client.rendering", "tidemill.client.listings")
+IMPORTED = (
+    "tidemill.client.connection", "tidemill.client.rendering", "tidemill.client.listings",
+    "typer._adapters",
+)  # fmt: skip
 """Modules that most commands import when they run."""
 
 _CALLER = """#!{python} -IS

@@ -36,6 +36,8 @@ from tidemill_server.services import services_of
 from tidemill_server.settings import ServerSettings
 from tidemill_server.up import up
 
+LATER = ("tidemill.shard.consensus_redis", "tidemill_compute.actions.sink_redis", "typer._adapters")
+"""Modules that are loaded by those who use them; a command line needs 0.2 s for the last one."""
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 PROGRAM = """
     p(x, n) := q(x, n) ^ r(x, _) if n > 1;
@@ -51,8 +53,8 @@ def warm() -> None:
     """
     services_of(ServerSettings())
     load_engine()
-    for name in ("tidemill.shard.consensus_redis", "tidemill_compute.actions.sink_redis"):
-        import_module(name)  # loaded by those who use it
+    for name in LATER:
+        import_module(name)
     columns = (("a", "text"), ("b", "int"))
     inputs = {name: InputSchema(name, "relation", columns) for name in ("q", "r")}
     held = Held(check(parse(PROGRAM, "warm"), InputSchemas(inputs)))

@@ -56,6 +56,7 @@ KEYED = "in_town(o, c, t) := order(o, c) ^ town(c, t);"
 CLOSURE = "reach(x, y) := edge(x, y); reach(x, z) := reach(x, y) ^ edge(y, z);"
 SCHEMAS = {
     "edge": pa.schema([("a", pa.int64()), ("b", pa.int64())]),
+    "line": pa.schema([("o", pa.int64()), ("i", pa.int64()), ("c", pa.int64())]),
     "order": pa.schema([("o", pa.int64()), ("c", pa.int64())]),
     "payment": pa.schema([("o", pa.int64()), ("amount", pa.int64())]),
     "town": pa.schema([("c", pa.int64()), ("town", pa.int64())]),

@@ -45,7 +45,8 @@ from tidemill_compute.views.bulk_spark import SparkHydrate, history_window
 from tidemill_compute.views.history_spec import pack_history, unpack_history
 from tidemill_compute.views.interval_rows import FailingTexts, error_moves
 from tidemill_compute.views.range_history import RangeHistory
-from tidemill_compute.views.range_wire import Dealt, intervals_of
+from tidemill_compute.views.range_wire import Dealt
+from tidemill_compute.views.told_wire import intervals_of
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import update_table

@@ -25,13 +25,8 @@ from tidemill.datalog.placement.hashing import range_of
 from tidemill.datalog.placement.sizes import Sizes
 from tidemill.shard.parts import Part
 from tidemill_compute.views.range_history import BEFORE, RangeFound, RangeHistory
-from tidemill_compute.views.range_wire import (
-    Dealt,
-    table_in,
-    table_payload,
-    told_before,
-    told_between,
-)
+from tidemill_compute.views.range_wire import Dealt, table_in, table_payload
+from tidemill_compute.views.told_wire import told_before, told_between
 
 FINER = 2
 """An era has so many times fewer updates than each core would have, were all divided evenly."""

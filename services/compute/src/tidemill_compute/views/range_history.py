@@ -37,14 +37,8 @@ from tidemill.shard.heavy_values import heavy_over
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.interval_rows import changes_of, updates_of, without_endless
 from tidemill_compute.views.present_rows import present_rows
-from tidemill_compute.views.range_wire import (
-    Dealt,
-    dealt_table,
-    dealt_told,
-    feed_told,
-    intervals_of,
-    table_in,
-)
+from tidemill_compute.views.range_wire import Dealt, dealt_table, table_in
+from tidemill_compute.views.told_wire import Told, dealt_told, feed_told, intervals_of
 from tidemill_compute.views.view_updates import moved_rows, update_table
 
 BEFORE = "#before:"
@@ -278,19 +272,23 @@ class RangeHistory:
         self, fragment: Fragment, told: Mapping[str, OutputChanges], names: Mapping[str, str]
     ) -> list[Dealt]:
         """Changes of some predicates for who reads them; their names get a word before them."""
+        read_later = {read.predicate for each in self.placement.fragments for read in each.reads}
+        crossed = {
+            name: Told.of(each, whole=name in fragment.whole, parts=name.startswith(PARTIAL))
+            for name, each in told.items()
+            if name in names and name in read_later
+        }
         return [
             each
             for later in self.placement.fragments
             for read in later.reads
-            if read.predicate in names and read.predicate in told
+            if read.predicate in crossed
             for each in dealt_told(
                 later.number,
                 names[read.predicate] + read.name,
                 read.place,
                 self.ranges_of(later),
-                told[read.predicate],
-                whole=read.predicate in fragment.whole,
-                parts=read.predicate.startswith(PARTIAL),
+                crossed[read.predicate],
             )
         ]
 

@@ -45,7 +45,7 @@ class NumberedValues:
         """The number of a value. Raises: LimitPassed for too large a set."""
         if value is None:
             return NOTHING_CARRIED
-        key = _key_of(value)
+        key = key_of(value)
         known = self._numbers.get(key)
         if known is None:
             self._limit(value)
@@ -138,12 +138,12 @@ def merged_all(found: Sequence[Parafacts], lattices: Mapping[str, Lattice]) -> P
     return merged
 
 
-def _key_of(value: Any) -> Any:
+def key_of(value: Any) -> Any:
     """A key that keeps types apart which are equal to Python."""
     if isinstance(value, Tally):  # equal sums of different contributions have to hash apart
         return "tally", type(value.value), hash(frozenset(value.members.items())), value
     if isinstance(value, tuple):
-        return tuple(map(_key_of, value))
+        return tuple(map(key_of, value))
     if isinstance(value, frozenset | str):
         return value
     return type(value), value

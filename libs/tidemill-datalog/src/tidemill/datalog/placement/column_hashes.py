@@ -6,7 +6,7 @@ Source: twin in tests/test_datalog_ranges.py, by the hash of one value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -19,11 +19,13 @@ from tidemill.datalog.placement.hashing import FALSE, MOMENTS, NULL, SEED, TRUE,
 from tidemill.time.typed import READ, Json
 
 _Hashes = npt.NDArray[np.uint64]
+KeyColumn: TypeAlias = "pa.Array | npt.NDArray[np.uint64]"
+"""A column of keys: its values, or where Arrow has no form for them their hashes."""
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT, _HALF = np.uint64(33), np.uint64(32)
 
 
-def ranges_of_columns(key: Sequence[pa.Array], ranges: int) -> I64Array:
+def ranges_of_columns(key: Sequence[KeyColumn], ranges: int) -> I64Array:
     """The range of each row by the columns of a key, as `range_of` says it. Cost: O(rows).
 
     Columns are of a type of the language, or of nulls.
@@ -36,7 +38,7 @@ def ranges_of_spots(spots: npt.NDArray[np.uint64], ranges: int) -> I64Array:
     return (spots * np.uint64(ranges) >> _HALF).astype(np.int64)
 
 
-def spots_of_columns(key: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+def spots_of_columns(key: Sequence[KeyColumn]) -> npt.NDArray[np.uint64]:
     """The spot of each row by the columns of a key, as `spot_of` says it; see above."""
     with np.errstate(over="ignore"):
         hashes = np.full(len(key[0]), SEED, np.uint64)
@@ -51,7 +53,9 @@ def _mixed(words: _Hashes) -> _Hashes:
     return words ^ words >> _SHIFT
 
 
-def _hashes(column: pa.Array) -> _Hashes:
+def _hashes(column: KeyColumn) -> _Hashes:
+    if isinstance(column, np.ndarray):
+        return column
     if pa.types.is_null(column.type):
         return np.full(len(column), NULL, np.uint64)
     if pa.types.is_string(column.type):

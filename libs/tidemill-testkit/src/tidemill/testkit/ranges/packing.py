@@ -15,7 +15,8 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement import Placement, placement_of
-from tidemill.datalog.state import StateRow
+from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow, decode_fields, encode_fields
 from tidemill.datalog.strategy import Strategy
 from tidemill.errors import TidemillError
 from tidemill.testkit.ranges.running import Ranges
@@ -27,7 +28,6 @@ from tidemill.testkit.ranges.task import (
     Update,
     evaluate_range,
 )
-from tidemill_compute.views.range_wire import pack_fact, unpack_fact
 
 PROGRAMS_MAX = 256
 """Programs that a process keeps placed."""
@@ -120,7 +120,7 @@ def evaluate_packed(program: bytes, task: bytes) -> bytes:
     except TidemillError as error:
         return msgspec.msgpack.encode(_Answer({}, [], [], [], {}, str(error)))
     moves = {
-        name: [(instant_word(at), pack_fact(record), diff) for at, record, diff in each]
+        name: [(instant_word(at), _pack_fact(record), diff) for at, record, diff in each]
         for name, each in found.moves.items()
     }
     return msgspec.msgpack.encode(
@@ -134,7 +134,7 @@ def unpack_answer(answer: bytes) -> RangeAnswer:
     if given.failed:
         raise RangeFailed(given.failed)
     moves = {
-        name: [(instant_of(at), unpack_fact(fact), diff) for at, fact, diff in each]
+        name: [(instant_of(at), _unpack_fact(fact), diff) for at, fact, diff in each]
         for name, each in given.moves.items()
     }
     return RangeAnswer(moves, given.errors, given.gone, given.come, given.rows)
@@ -153,13 +153,22 @@ def _placed(program: bytes) -> _Placed:
 
 def _packed(updates: Mapping[str, Sequence[Update]]) -> dict[str, list[_Row]]:
     return {
-        name: [(pack_fact(record), start, end, diff) for record, start, end, diff in each]
+        name: [(_pack_fact(record), start, end, diff) for record, start, end, diff in each]
         for name, each in updates.items()
     }
 
 
 def _unpacked(rows: Mapping[str, Sequence[_Row]]) -> dict[str, list[Update]]:
     return {
-        name: [(unpack_fact(fact), start, end, diff) for fact, start, end, diff in each]
+        name: [(_unpack_fact(fact), start, end, diff) for fact, start, end, diff in each]
         for name, each in rows.items()
     }
+
+
+def _pack_fact(record: Record) -> str:
+    fields = (record.predicate, record.arguments, record.time, record.expires, record.parafacts)
+    return encode_fields(fields)
+
+
+def _unpack_fact(fact: str) -> Record:
+    return Record(*decode_fields(fact))

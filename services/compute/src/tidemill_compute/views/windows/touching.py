@@ -19,7 +19,7 @@ from tidemill.datalog.placement import Fragment, Place
 from tidemill.datalog.placement.column_hashes import spots_of_columns
 from tidemill.datalog.placement.places import Read
 from tidemill_compute.views.range_history import RangeHistory, key_of
-from tidemill_compute.views.range_wire import spots_in
+from tidemill_compute.views.told_wire import spots_in
 from tidemill_compute.views.windows.part_rows import Key, Spots, Wanted
 
 SPOTS = 1 << 32

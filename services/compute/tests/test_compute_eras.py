@@ -29,6 +29,7 @@ from tidemill_compute.views import eras
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import history_window
 from tidemill_compute.views.eras import cuts_of
+from tidemill_compute.views.range_history import BEFORE
 from tidemill_compute.views.range_wire import Dealt, table_in
 from tidemill_compute.views.told_wire import Told
 from tidemill_compute.views.windows.collecting import answer
@@ -220,7 +221,8 @@ async def rows_of_tasks(text: str, heavy: float, cores: int) -> Counter[tuple[in
         mine = [each for each in waiting if each.stage == fragment.number]
         told = {n.name for n in fragment.reads if work.divided.input_of(n.predicate) is None}
         for each in mine:
-            rows = Told.unpack(each.payload).table if each.name in told else table_in(each.payload)
+            was_told = each.name.removeprefix(BEFORE) in told
+            rows = Told.unpack(each.payload).table if was_told else table_in(each.payload)
             found[each.stage, each.range] += len(rows)
         waiting += [each async for each in work.stage(fragment.number, 0, 1, mine)]
     return found

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from tidemill.arrangement.updates import consolidate
 from tidemill.spark.backfill import Decoded, Target, Written, backfill, bucket_of
+from tidemill.spark.dealing import dealt
 from tidemill.spark.log_ranges import OffsetRange, ranges_between, read_with
 from tidemill.spark.session import jars_in, split_evenly
 from tidemill.time import U64_MAX
@@ -200,3 +201,26 @@ def test_each_range_of_hashes_is_a_task_of_its_own(spark: SparkSession) -> None:
     written = backfill(frame, decode, map_offsets, rows, letters)
     tasks = [int(part.part) for part in written if part.target == rows.name]
     assert sorted(tasks) == list(range(16))
+
+
+def sees_a_parent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import os
+
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict(
+            {"task": batch["task"], "parent": [os.getppid()] * len(batch)}
+        )
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("by", ["arrow", "python"])
+def test_tasks_need_one_parent_of_workers(spark: SparkSession, by: str) -> None:
+    """Rows that come from Python ask for workers of another kind, whose parent is another."""
+    tasks = pa.table({"task": pa.array([0, 1, 1], pa.int32())})
+    rows = spark.createDataFrame([(0,), (1,), (1,)], "task int").repartitionById(2, "task")
+    frame = dealt(spark, tasks, "task") if by == "arrow" else rows
+    assert sorted(len(each) for each in frame.rdd.glom().collect()) == [1, 2]
+    seen = frame.mapInArrow(sees_a_parent, "task int, parent long").collect()
+    assert len({row["parent"] for row in seen}) == 1
+    plan = frame._jdf.queryExecution().toString()  # type: ignore[operator]  # of the JVM
+    assert ("ExistingRDD" in plan) == (by == "python")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
 
@@ -187,3 +188,20 @@ async def test_a_job_that_fails_says_why_and_writes_nothing(
     assert len(launcher.launched) == 1
     assert (await collections.status("flights")).upper == frontier(0)
     await collections.close()
+
+
+def finds_modules(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import sys
+
+    for batch in batches:
+        names = ("tidemill_reclock.backfill_job", "colorsys")
+        found = [" ".join(name for name in names if name in sys.modules)] * len(batch)
+        yield pa.RecordBatch.from_pydict({"found": found})
+
+
+@pytest.mark.server
+def test_workers_begin_with_the_modules_of_a_backfill(spark: SparkSession) -> None:
+    """Each worker of each stage had loaded them anew; a module that nobody names is not there."""
+    finds_modules.__module__ = "__main__"  # goes to workers as it is, and imports nothing of ours
+    row = spark.range(1).mapInArrow(finds_modules, "found string").collect()[0]
+    assert row["found"] == "tidemill_reclock.backfill_job"

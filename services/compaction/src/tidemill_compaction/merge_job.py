@@ -22,9 +22,10 @@ from tidemill.shard.encoding import pack_part, unpack_part
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import Part
 from tidemill.shard.stores import BlobPlace, open_blob
+from tidemill.spark.dealing import dealt
 from tidemill.spark.workplace import Workplace
 
-_RANGES = "task int, low string, high string"
+_RANGES = pa.schema([("task", pa.int32()), ("low", pa.string()), ("high", pa.string())])
 _WRITTEN = "gone boolean, part binary"
 
 
@@ -107,8 +108,11 @@ def run(packed: bytes, here: Workplace) -> bytes:
     """The whole job. Unsigned hashes travel as texts: Spark has no type for them."""
     spec = msgspec.msgpack.decode(packed, type=MergeSpec)
     here.say(f"merging {len(spec.parts)} parts of {spec.collection} in {len(spec.ranges)} ranges")
-    ranges = [(number, str(low), str(high)) for number, (low, high) in enumerate(spec.ranges)]
-    frame = here.spark.createDataFrame(ranges, _RANGES).repartitionById(len(ranges), "task")
+    ranges = [
+        {"task": number, "low": str(low), "high": str(high)}
+        for number, (low, high) in enumerate(spec.ranges)
+    ]
+    frame = dealt(here.spark, pa.Table.from_pylist(ranges, schema=_RANGES), "task")
     rows = frame.mapInArrow(partial(merge_ranges, here.blob, packed), _WRITTEN).collect()
     parts = [bytes(row["part"]) for row in rows if row["part"] is not None]
     here.say(f"wrote {len(parts)} parts")

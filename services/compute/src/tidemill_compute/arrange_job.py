@@ -24,6 +24,7 @@ from tidemill.shard.parts import Part
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.backfill import MAPPED_SCHEMA, Target, in_buckets, write_buckets
 from tidemill.spark.collection_target import collection_target
+from tidemill.spark.dealing import dealt
 from tidemill.spark.workplace import Workplace
 from tidemill.time import frontier
 
@@ -101,9 +102,8 @@ def run(packed: bytes, here: Workplace) -> bytes:
         return msgspec.msgpack.encode(ArrangeResult([]))
     rows = sum(unpack_part(part).rows for part in spec.parts)
     here.say(f"arranging {rows} updates of {len(spec.parts)} parts by {', '.join(spec.key)}")
-    numbers = [(number,) for number in range(len(spec.parts))]
-    frame = here.spark.createDataFrame(numbers, "number int")
-    frame = frame.repartitionById(len(numbers), "number")
+    numbers = pa.table({"number": pa.array(range(len(spec.parts)), pa.int32())})
+    frame = dealt(here.spark, numbers, "number")
     cut = frame.mapInArrow(partial(cut_parts, here.blob, packed, rows), MAPPED_SCHEMA)
     written = write_buckets(cut, [target_of(spec, here.blob, rows)])
     parts = [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemill.spark.dealing import dealt
 from tidemill.spark.session import split_evenly
 
 if TYPE_CHECKING:  # who launches jobs says which ranges, and has no Spark
@@ -21,6 +22,9 @@ if TYPE_CHECKING:  # who launches jobs says which ranges, and has no Spark
 RECORD_SCHEMA = "partition long, offset long, value binary"
 KEYED_SCHEMA = f"{RECORD_SCHEMA}, key binary"
 ROWS_PER_TASK = 200_000
+_SLICES = pa.schema(
+    [("task", pa.int32()), *((name, pa.int64()) for name in ("partition", "start", "stop"))]
+)
 
 ReadRange = Callable[[int, int, int], Iterator[pa.RecordBatch]]
 """(partition, start, stop) → batches with `partition`, `offset`, `value`; runs on executors."""
@@ -89,14 +93,19 @@ def read_with(
         for part in ranges
         for lower, upper in split_evenly(part.start, part.stop, rows_per_task)
     ]
-    numbered = [(number, *each) for number, each in enumerate(slices)]
-    frame = spark.createDataFrame(numbered, "task int, partition long, start long, stop long")
+    tasks = pa.Table.from_pylist(
+        [
+            {"task": task, "partition": partition, "start": lower, "stop": upper}
+            for task, (partition, lower, upper) in enumerate(slices)
+        ],
+        schema=_SLICES,
+    )
 
     def read_slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 yield from read(row["partition"], row["start"], row["stop"])
 
-    return frame.repartitionById(max(1, len(slices)), "task").mapInArrow(
+    return dealt(spark, tasks, "task").mapInArrow(
         read_slices, KEYED_SCHEMA if keys else RECORD_SCHEMA
     )

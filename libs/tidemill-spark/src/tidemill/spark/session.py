@@ -16,6 +16,16 @@ from tidemill.spark.worker_daemon import MODULE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PATIENT_COMPILER = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Ten times the thresholds of the JVM for its second compiler.
+
+A job of some seconds ends before that compiler has paid: it was half of the processor of a backfill
+of 166,000 records. A long job passes ten times the count as well.
+"""
+
 
 def local_session(app: str, settings: LocalSettings) -> SparkSession:
     """A session whose driver, executors and Python workers all run here, on loopback only.
@@ -30,6 +40,7 @@ def local_session(app: str, settings: LocalSettings) -> SparkSession:
         SparkSession.builder.master(f"local[{settings.cores}]")
         .appName(app)
         .config("spark.driver.memory", f"{settings.memory_mb}m")
+        .config("spark.driver.extraJavaOptions", PATIENT_COMPILER)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from tidemill.spark.dealing import dealt
 from tidemill.spark.local_settings import LocalSettings
 from tidemill.spark.session import local_session
 from tidemill.testkit.conformance.meeting import Meeting, Question
@@ -87,9 +88,8 @@ def _answers(spark: SparkSession, asked: Sequence[Question]) -> list[bytes]:
         pa.array(each, field.type)
         for each, field in zip(zip(*rows, strict=True), _ASKED, strict=True)
     ]
-    frame = spark.createDataFrame(pa.Table.from_arrays(columns, schema=_ASKED))
-    dealt = frame.repartitionById(min(TASKS, len(rows)), "task")
-    found = dealt.mapInArrow(answer_in_task, _ANSWERED).collect()
+    frame = dealt(spark, pa.Table.from_arrays(columns, schema=_ASKED), "task")
+    found = frame.mapInArrow(answer_in_task, _ANSWERED).collect()
     return [bytes(row["answer"]) for row in sorted(found, key=lambda row: row["number"])]
 
 

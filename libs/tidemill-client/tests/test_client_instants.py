@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.client.instants import instant, shown, shown_duration, shown_frontier
 from tidemill.errors import UsageError
-from tidemill.time import frontier, is_fixed, read_at
+from tidemill.time import frontier, is_fixed, read_at, unit_doubt
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,30 @@ def test_times_show_their_date_only_where_they_have_one() -> None:
 )
 def test_durations_show_their_two_largest_units(milliseconds: int | None, text: str) -> None:
     assert shown_duration(milliseconds) == text
+
+
+NOW = 1_795_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("at", "near", "says"),
+    [
+        (NOW // 1000, NOW, f"looks like seconds: instants are milliseconds, such as {NOW}"),
+        (NOW * 1000, NOW, f"looks like microseconds: instants are milliseconds, such as {NOW}"),
+        (NOW * 10**6, NOW, f"looks like nanoseconds: instants are milliseconds, such as {NOW}"),
+        (NOW, NOW, None),
+        (0, NOW, None),
+        (NOW // 3000, NOW, None),
+        (3, 3000, None),
+        (3_000_000, 3000, None),
+    ],
+)
+def test_an_instant_in_another_unit_is_doubted(at: int, near: int, says: str | None) -> None:
+    """A timeline of counters has no unit."""
+    for frontiers in (
+        (frontier(near),),
+        (frontier(0), frontier(near)),
+        (frontier(near), frontier()),
+    ):
+        assert unit_doubt(at, *frontiers) == ("" if says is None else f"{at} {says}")
+    assert unit_doubt(at) == ""

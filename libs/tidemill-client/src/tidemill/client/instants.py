@@ -5,10 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from tidemill.runtime.clock import SystemClock
-from tidemill.time import EPOCH, MILLISECOND, Frontier, read_at
-
-ISO_FROM_MS = 100_000_000_000
-"""Smaller numbers (before March 1973) are taken for counters and shown as they are."""
+from tidemill.time import DATES_FROM_MS, EPOCH, MILLISECOND, Frontier, read_at
 
 
 def instant(written: int | str | datetime | None) -> int | None:
@@ -56,7 +53,7 @@ def shown_duration(milliseconds: int | None) -> str:
 
 def _date(time: int) -> str | None:
     """The time as ISO-8601 if it looks like milliseconds since 1970."""
-    if time < ISO_FROM_MS:
+    if time < DATES_FROM_MS:
         return None
     try:
         date = EPOCH + time * MILLISECOND

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.client.multiplicity import DIFF
 from tidemill.errors import UsageError
-from tidemill.time import Frontier
+from tidemill.time import Frontier, unit_doubt
 from tidemill.time.typed import write_instant, write_span
 
 GAP = "  "
@@ -236,6 +237,9 @@ def _print_footer(
     for name, (since, upper) in frontiers.items():
         text = f"  {name}: since {shown_frontier(since)}, upper {shown_frontier(upper)}"
         footer.print(Text(text, style="dim"))
+    doubt = "" if as_of is None else unit_doubt(as_of, *chain(*frontiers.values()))
+    if doubt:
+        footer.print(Text(f"  {doubt}", style="yellow"))
 
 
 def flat(table: pa.Table) -> pa.Table:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 
 import pyarrow as pa
 
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.rpc.messages import Answer, Explanation, Json
-from tidemill.time import Frontier
+from tidemill.time import Frontier, unit_doubt
 
 ROWS_MAX = 50
 """Rows that a notebook shows of an answer."""
@@ -49,6 +50,7 @@ def html_of(
         f"{name}: since {shown_frontier(since)}, upper {shown_frontier(upper)}"
         for name, (since, upper) in frontiers.items()
     ]
+    told += [] if as_of is None else filter(None, [unit_doubt(as_of, *chain(*frontiers.values()))])
     below = "<br>".join(map(escape, told))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{below}</p>"
 

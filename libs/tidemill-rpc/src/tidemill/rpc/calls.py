@@ -15,11 +15,12 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tidemill.errors import Denied, Exhausted, TidemillError
+from tidemill.errors import BeforeSince, Denied, Exhausted, NotYet, TidemillError
 from tidemill.rpc.admission import Admissions, of_call
 from tidemill.rpc.audited import Auditor, begin, tell
 from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import code_of
+from tidemill.time import Antichain, unit_doubt
 
 T = TypeVar("T")
 
@@ -161,6 +162,8 @@ class Calls:
             ended = error
             if isinstance(error, Exhausted):
                 self.observer.refused(str(error.details.get("setting", "")))
+            if isinstance(error, BeforeSince | NotYet):
+                _add_doubt(error)
             code = code_of(error, waited=answering.waited)[1].name
             raise
         except TimeoutError as error:
@@ -218,3 +221,18 @@ class Calls:
             return nullcontext(lambda size: None)
         endless = origin.method in self._deadlines.endless
         return self.admissions.admitted(principal.name, endless, origin.request_bytes)
+
+
+def _add_doubt(error: BeforeSince | NotYet) -> None:
+    """Add to the message that the instant looks like one of another unit, if it does."""
+    asked = error.details.get("requested")
+    frontiers = (error.details.get(name) for name in ("since", "upper"))
+    whole = [each for each in frontiers if isinstance(each, Antichain) and _is_of_ms(each)]
+    doubt = unit_doubt(asked, *whole) if isinstance(asked, int) else ""
+    if doubt and doubt not in error.message:
+        error.message += f"; {doubt}"
+
+
+def _is_of_ms(held: Antichain[int]) -> bool:
+    """Whether a frontier is one of instants, and none of offsets."""
+    return all(isinstance(time, int) for time in held)

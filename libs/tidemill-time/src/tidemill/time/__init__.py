@@ -4,7 +4,7 @@ from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
 from tidemill.time.changes import ChangeBatch, MutableAntichain, frontier_changes
 from tidemill.time.heartbeats import heartbeat, heartbeat_until, is_heartbeat
-from tidemill.time.instants import MILLISECOND, is_fixed, read_at
+from tidemill.time.instants import DATES_FROM_MS, MILLISECOND, is_fixed, read_at, unit_doubt
 from tidemill.time.orders import (
     PARTITIONED,
     U64,
@@ -37,10 +37,12 @@ __all__ = [
     "ChangeBatch",
     "MutableAntichain",
     "frontier_changes",
+    "DATES_FROM_MS",
     "EPOCH",
     "MILLISECOND",
     "is_fixed",
     "read_at",
+    "unit_doubt",
     "heartbeat",
     "heartbeat_until",
     "is_heartbeat",

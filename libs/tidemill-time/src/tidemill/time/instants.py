@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from tidemill.errors import UsageError
+from tidemill.time.antichain import Frontier
 from tidemill.time.orders import U64_MAX
 from tidemill.time.typed import EPOCH, read_span
 
@@ -14,6 +15,12 @@ MILLISECOND = timedelta(milliseconds=1)
 
 LATEST = "latest"
 """The word for the last instant that is definite, which only who answers knows."""
+
+DATES_FROM_MS = 100_000_000_000
+"""Smaller instants (before March 1973) are taken for counters, which have no unit."""
+
+_UNITS = (("seconds", 1000, 1), ("microseconds", 1, 1000), ("nanoseconds", 1, 1_000_000))
+"""Units that clocks count in beside milliseconds: factor and divisor that lead to these."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,30}")
 _NOW = re.compile(r"now(?:-([0-9a-z]{1,40}))?")
@@ -66,3 +73,16 @@ def ms_since_epoch(date: datetime) -> int:
     """Milliseconds since 1970 of a date; one without a zone is UTC."""
     aware = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
     return (aware - EPOCH) // MILLISECOND
+
+
+def unit_doubt(at: int, *frontiers: Frontier) -> str:
+    """A sentence if an instant would be near the latest frontier in another unit; empty if not.
+
+    Near is half to twice as far from 1970. A frontier that is no date says nothing.
+    """
+    near = max((time for held in frontiers for time in held), default=0)
+    for unit, factor, divisor in _UNITS if near >= DATES_FROM_MS else ():
+        meant = at * factor // divisor
+        if near // 2 <= meant <= near * 2:
+            return f"{at} looks like {unit}: instants are milliseconds, such as {meant}"
+    return ""

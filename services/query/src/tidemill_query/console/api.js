@@ -101,7 +101,8 @@ export async function rows(base, parameters, most, signal) {
     found.push(parsed(line));
   }
   return { rows: found, more, at: Number(answer.headers.get("Tidemill-As-Of")),
-           since: answer.headers.get("Tidemill-Since"), upper: answer.headers.get("Tidemill-Upper") };
+           since: answer.headers.get("Tidemill-Since"), upper: answer.headers.get("Tidemill-Upper"),
+           note: answer.headers.get("Tidemill-Note") };
 }
 
 const EVENT_CHARS_MAX = 2_000_000; // more is read and drawn for longer than a frame

@@ -76,7 +76,8 @@ export function screen(main, parameters, signal, go) {
       fill(asked, found.rows);
       const count = found.more ? `the first ${ROWS_MAX} rows` : `${found.rows.length} rows`;
       say(head, `${count} as of ${instant(found.at)}; since ${instant(Number(found.since))}, `
-        + `upper ${found.upper ? instant(Number(found.upper)) : "none: closed"}`);
+        + `upper ${found.upper ? instant(Number(found.upper)) : "none: closed"}`
+        + (found.note ? `. ${found.note}` : ""));
     } catch (error) {
       if (error.name === "AbortError" || mine.signal.aborted) return;
       table.replaceChildren(problem(error)); // never the answer of before

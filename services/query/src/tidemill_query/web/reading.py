@@ -18,7 +18,7 @@ from tidemill.rpc.messages import Comparison, Condition, Explanation, Json
 from tidemill.rpc.turns import beside
 from tidemill.rpc.validation import NAME_CHARS_MAX, RECORD_CHARS_MAX, TEXT_CHARS_MAX
 from tidemill.runtime.http_messages import HttpReply
-from tidemill.time import Frontier, is_fixed
+from tidemill.time import Frontier, is_fixed, unit_doubt
 from tidemill_query.web.door import Asked, Handlers, Operation
 from tidemill_query.web.forms import ARROW, CSV, JSON, NDJSON, WEIGHT, body, json_of
 
@@ -235,7 +235,9 @@ async def _rows(
     head: dict[str, object] = {"collection": found.collection, "as_of": found.as_of}
     return HttpReply(200, await body(asked.form, head, found.table), asked.form, headers)
 
+    doubt = unit_doubt(found.as_of, found.since, found.upper)
 
+        **({"Tidemill-Note": doubt} if doubt else {}),
 def _refuse_another(asked: Asked, goal: str, identity: str) -> None:
     if asked.of.id not in (None, identity):
         name = goal.partition("(")[0].strip()
@@ -283,9 +285,10 @@ async def get_contents(on: Handlers, asked: Asked) -> HttpReply:
 
     Each `where` is a condition that all rows meet, such as `delay>=30`, `plane=="N2"`,
     `gate==null`. Values are written as in pushed rows; JSON has no order. The instant and the
-    frontiers are in the headers `Tidemill-As-Of`, `Tidemill-Since` and `Tidemill-Upper`. The name
-    may be made anew, so a cache asks again about its answer. A tag that is current is answered by
-    304, and nothing is read. `Content-Location` is an address with `id`, the identity of the
+    frontiers are in the headers `Tidemill-As-Of`, `Tidemill-Since` and `Tidemill-Upper`.
+    `Tidemill-Note` says that the instant looks like seconds, or another unit than milliseconds. The
+    name may be made anew, so a cache asks again about its answer. A tag that is current is answered
+    by 304, and nothing is read. `Content-Location` is an address with `id`, the identity of the
     collection. Its answer as of a number or a date is `immutable` to caches. Status 404 says that
     the name has another identity now.
     """

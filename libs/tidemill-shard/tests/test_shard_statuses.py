@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import Corrupt, UnknownCollection
+from tidemill.errors import Corrupt, Unavailable, UnknownCollection
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Collections,
@@ -43,11 +43,29 @@ class Looking(MemoryConsensus):
         return await super().scan(key, start)
 
 
+class Telling(Looking):
+    """Tells many heads in one look, unless it is away; `between` happens behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+        self.between: Callable[[], Awaitable[None]] | None = None
+
+    async def heads(self, keys: Sequence[str]) -> Sequence[Version | None]:
+        self.looks["heads"] += 1
+        if self.away:
+            raise Unavailable("the store is away")
+        found = [await MemoryConsensus.head(self, key) for key in keys]
+        if self.between is not None:
+            await self.between()
+        return found
+
+
 class World:
     """One store and two processes over it; the first one has made NAMES."""
 
-    def __init__(self) -> None:
-        self.clock, self.consensus = ManualClock(), Looking()
+    def __init__(self, consensus: Looking | None = None) -> None:
+        self.clock, self.consensus = ManualClock(), consensus or Looking()
         ids, blob = map(str, itertools.count()), MemoryBlob()
         self.here, self.there = (
             Collections(self.consensus, blob, self.clock, ids.__next__, poll_interval_s=0.5)
@@ -137,3 +155,83 @@ async def test_a_collection_that_cannot_be_read_takes_no_other_one_with_it() -> 
     assert isinstance(found[NAMES[3]], Corrupt)
     broken = {name for name, each in found.items() if isinstance(each, Exception)}
     assert broken == {"nothing", NAMES[3]}
+
+
+async def test_statuses_of_what_has_not_moved_are_one_exchange() -> None:
+    world = await World(Telling()).create()
+    for number, name in enumerate(NAMES):
+        await world.write(world.here, name, 0, number + 1)
+    await world.clock.advance(0.6)
+    for by, other in ((world.here, world.there), (world.there, world.here)):
+        await world.each(by)
+        await world.clock.advance(0.6)
+        moved = NAMES[5:9]
+        for name in moved:
+            upper = (await other.status(name)).upper.elements[0]
+            await world.write(other, name, upper, upper + 7)
+        world.looked()
+        found = await by.statuses(NAMES)
+        assert world.consensus.looks == Counter({"heads": 1, **dict.fromkeys(moved, 1)})
+        assert found == await world.each(by)
+        world.looked()
+        await by.statuses(NAMES)
+        assert world.looked() == 0
+
+
+async def test_a_version_that_was_made_behind_the_exchange_is_not_taken_for_old() -> None:
+    """A process that writes meanwhile, or hears of a version, knows more than the exchange."""
+    store = Telling()
+    world = await World(store).create()
+    await world.clock.advance(0.6)
+    heard = world.here._core.versions.log(NAMES[1])
+
+    async def behind() -> None:
+        await world.write(world.here, NAMES[0], 0, 5)
+        await world.write(world.there, NAMES[1], 0, 6)
+        heard.outdated()
+
+    store.between = behind
+    found = await world.here.statuses(NAMES)
+    store.between = None
+    for name, upper in ((NAMES[0], 5), (NAMES[1], 6), (NAMES[2], 0)):
+        status = found[name]
+        assert isinstance(status, CollectionStatus)
+        assert status.upper == frontier(upper)
+
+
+async def test_an_exchange_that_takes_long_is_not_followed_by_looks() -> None:
+    store = Telling()
+    world = await World(store).create()
+    await world.clock.advance(0.6)
+
+    async def slow() -> None:
+        await world.clock.advance(3.0)
+
+    store.between = slow
+    world.looked()
+    await world.here.statuses(NAMES)
+    assert store.looks == Counter({"heads": 1})
+
+
+async def test_a_store_that_does_not_tell_many_now_is_asked_for_each() -> None:
+    store = Telling()
+    world = await World(store).create()
+    await world.clock.advance(0.6)
+    store.away = True
+    world.looked()
+    found = await world.here.statuses(NAMES)
+    assert store.looks["heads"] == 1
+    assert world.looked() == 1 + len(NAMES)
+    assert found == await world.each(world.here)
+
+
+async def test_a_history_of_another_store_is_not_confirmed() -> None:
+    """A head at the known number with other bytes is of an older copy that went on elsewhere."""
+    store = Telling()
+    world = await World(store).create()
+    await world.clock.advance(0.6)
+    other = await World().create()
+    store._logs[NAMES[4]] = other.consensus._logs[NAMES[5]]
+    found = await world.here.statuses(NAMES)
+    assert isinstance(found[NAMES[4]], Unavailable | Corrupt)
+    assert sum(isinstance(each, Exception) for each in found.values()) == 1

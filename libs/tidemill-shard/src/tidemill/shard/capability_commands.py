@@ -222,18 +222,25 @@ class CapabilityCommands:
     ) -> dict[str, CollectionStatus | Exception]:
         """The statuses of many, or the error of one that has none.
 
-        Each was the newest at most `age_s_max` ago, by default the time between two looks at
-        what others write. Cost: microseconds for one that this process has written or seen since,
-        or that rests with its pace. Another one costs a look at the store, several at a time.
+        Each was the newest at most `age_s_max` before the call, by default the time between two
+        looks at what others write. Cost: microseconds for one that this process has written or seen
+        since, or that rests with its pace. Those that have not moved cost one exchange with the
+        store for hundreds of them, if it is one of `ManyHeads`. Another one costs a look, several
+        at a time.
         """
         age_s = self._core.poll_interval_s if age_s_max is None else age_s_max
-        wanted = iter(dict.fromkeys(collections))
+        names, clock = dict.fromkeys(collections), self._core.clock
+        began_s = clock.monotonic_s()
+        await self._core.versions.confirm(names, age_s)
+        wanted = iter(names)
         found: dict[str, CollectionStatus | Exception] = {}
 
         async def look() -> None:
             for number, each in enumerate(wanted, 1):
                 try:
-                    known = await self._core.versions.catch_up(each, age_s)
+                    # NB: a slow store tells of the moment at which it was asked.
+                    allowed_s = age_s + clock.monotonic_s() - began_s
+                    known = await self._core.versions.catch_up(each, allowed_s)
                     found[each] = CollectionStatus(each, known.number, known.state)
                 except Exception as error:  # whatever it is, the others are told of
                     found[each] = error

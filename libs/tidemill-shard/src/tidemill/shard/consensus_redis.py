@@ -125,6 +125,13 @@ class RedisConsensus:
         found = await self._ask(lambda: self._client.xrevrange(self._stream(key), count=1))
         return found[0] if found else None
 
+    async def heads(self, keys: Sequence[str]) -> Sequence[Version | None]:
+        """The newest version of each key. Raises: Unavailable."""
+        found: list[list[Version]] = await self._each(
+            keys, lambda client, stream: client.xrevrange(stream, count=1)
+        )
+        return [versions[0] if versions else None for versions in found]
+
     async def scan(self, key: str, start: int) -> Sequence[Version]:
         """The versions from number `start` on, in order. Raises: Unavailable."""
         stream = self._stream(key)
@@ -158,15 +165,29 @@ class RedisConsensus:
         ids = await self._ask(
             lambda: cast(Awaitable[Any], self._client.smembers(f"{self._prefix}:names"))
         )
-        present = await all_of(self._present(name) for name in ids)
+        present = await self._each(ids, lambda client, stream: client.exists(stream))
         return [name for name, there in zip(ids, present, strict=True) if there]
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
 
-    async def _present(self, key: str) -> bool:
-        return bool(await self._ask(lambda: self._client.exists(self._stream(key))))
+    async def _each(self, keys: Sequence[str], ask: Callable[[Any, str], Any]) -> list[Any]:
+        """The answers of a server to one question about each key, in one exchange.
+
+        The keys of a cluster are of many servers: each question goes to its own.
+        """
+
+        async def ask_each() -> list[Any]:
+            if isinstance(self._client, RedisCluster):
+                client = self._client
+                return await all_of(ask(client, self._stream(key)) for key in keys)
+            async with self._client.pipeline(transaction=False) as questions:
+                for key in keys:
+                    ask(questions, self._stream(key))
+                return await questions.execute()
+
+        return cast(list[Any], await self._ask(ask_each)) if keys else []
 
     async def _ran(self, script: _Script, key: str, *arguments: bytes) -> Any:
         """The answer of a script for a collection; its text is sent to a server that lacks it."""

@@ -98,6 +98,21 @@ class SqliteConsensus:
         found = await self._read(lambda opened: versions_from(opened, key, None, self._file))
         return found[0] if found else None
 
+    async def heads(self, keys: Sequence[str]) -> Sequence[Version | None]:
+        """The newest version of each key; None too for a key that is damaged."""
+
+        def newest(opened: sqlite3.Connection) -> Sequence[Version | None]:
+            return [self._head(opened, key) for key in keys]
+
+        return await self._read(newest)
+
+    def _head(self, opened: sqlite3.Connection, key: str) -> Version | None:
+        try:
+            found = versions_from(opened, key, None, self._file)
+        except Corrupt:
+            return None
+        return found[0] if found else None
+
     async def scan(self, key: str, start: int) -> Sequence[Version]:
         """The versions from number `start` on, in order."""
         return await self._read(lambda opened: versions_from(opened, key, start, self._file))

@@ -219,6 +219,28 @@ class CollectionLog:
         seen = self._seen(known, paces)
         return None if seen is None else seen.state
 
+    @property
+    def alone(self) -> bool:
+        """Whether a version is known that follows no pace: its newness is a look at its own log."""
+        return self._known is not None and not self._known.state.paces
+
+    def is_older(self, age_s: float) -> bool:
+        """Whether it was read longer ago, and no newer version is known of."""
+        return self._read_at_s != OUTDATED_S and (
+            self._clock.monotonic_s() - self._read_at_s >= age_s
+        )
+
+    def confirm(self, head: Version | None, at_s: float) -> None:
+        """The head of the log, read after `at_s`: if it is the known version, this is as new.
+
+        Any other one is left to a look, which tells a newer version from another history.
+        """
+        known = self._known
+        if known is None or head is None or self._read_at_s == OUTDATED_S:
+            return
+        if (head.number, digest_of(head.data)) == (known.number, known.digest):
+            self._read_at_s = max(self._read_at_s, at_s)
+
     def outdated(self) -> None:
         """There is a newer version than the one known: the next `refresh` reads, whatever age it
         allows.

@@ -122,6 +122,18 @@ class GroupConsensus(Protocol):
         ...
 
 
+@runtime_checkable
+class ManyHeads(Protocol):
+    """A Consensus that tells the newest versions of many keys at the cost of one look."""
+
+    async def heads(self, keys: Sequence[str]) -> Sequence[Version | None]:
+        """The newest version of each key, in that order; None where `head` has none, or an error.
+
+        Each was the newest at some moment of the call. Raises: Unavailable.
+        """
+        ...
+
+
 class BlobEntry(NamedTuple):
     """One object as a listing shows it."""
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tidemill.errors import Corrupt
+from tidemill.errors import Corrupt, Indeterminate, Unavailable
 from tidemill.shard import transitions
 from tidemill.shard.leases import Leases
 from tidemill.shard.log import Answer, CollectionLog, KnownVersion, Transition
 from tidemill.shard.part_store import PartGone, PartStore
-from tidemill.shard.ports import Blob, Clock, Consensus, GroupConsensus
+from tidemill.shard.ports import Blob, Clock, Consensus, GroupConsensus, ManyHeads
 from tidemill.shard.state import State
 from tidemill.shard.together import commit_together
 from tidemill.shard.waking import Wakeups
 from tidemill.time import sole_time
 
 T = TypeVar("T")
+
+HEADS_MAX = 500
+"""Collections of one exchange: an answer of many long versions would keep others waiting."""
 
 
 class Versions:
@@ -96,6 +100,23 @@ class Versions:
             return known
         await self.commit(collection, lambda state: (None, state))
         return await log.refresh()
+
+    async def confirm(self, collections: Iterable[str], age_s: float) -> None:
+        """See in one exchange for many whether the known versions are still the newest.
+
+        Those that were read within `age_s`, and those at rest, are not asked for. Nothing happens
+        if the store tells one at a time, or not now: each is looked at by itself.
+        """
+        if not isinstance(self._consensus, ManyHeads):
+            return
+        known = (self._logs[each] for each in collections if each in self._logs)
+        asked = [log for log in known if log.alone and log.is_older(age_s)]
+        for begin in range(0, len(asked) if len(asked) > 1 else 0, HEADS_MAX):
+            some, at_s = asked[begin : begin + HEADS_MAX], self._clock.monotonic_s()
+            with suppress(Unavailable, Indeterminate):
+                heads = await self._consensus.heads([log.collection for log in some])
+                for log, head in zip(some, heads, strict=True):
+                    log.confirm(head, at_s)
 
     async def state(self, collection: str, age_s_max: float = 0.0) -> State:
         """The state that `catch_up` finds."""

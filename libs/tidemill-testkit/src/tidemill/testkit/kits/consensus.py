@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tidemill.shard.ports import Consensus, Seen, Version
+from tidemill.shard.ports import Consensus, ManyHeads, Seen, Version
 
 OpenConsensus = Callable[[], Consensus]
 Law = Callable[[OpenConsensus], Awaitable[None]]
@@ -94,6 +94,23 @@ async def keys_do_not_touch_each_other(open_consensus: OpenConsensus) -> None:
         assert await store.compare_and_set(key, None, Version(0, key.encode()))
     assert list(await store.keys()) == sorted(["b", "a/b", "a", "ü"])
     assert await store.head("a/b") == Version(0, b"a/b")
+    await store.close()
+
+
+@_law
+async def heads_of_many_keys_are_those_of_each(open_consensus: OpenConsensus) -> None:
+    """Of stores that tell them in one exchange."""
+    store = open_consensus()
+    assert list(await store.heads([])) == [] if isinstance(store, ManyHeads) else True
+    keys = [f"k{number}" for number in range(40)]
+    for number, key in enumerate(keys):
+        assert await store.compare_and_set(key, None, Version(number, key.encode()))
+        if number % 3 == 0:
+            assert await store.compare_and_set(key, number, Version(number + 2, b"next"))
+    if isinstance(store, ManyHeads):
+        asked = ["none", *keys, "nor this"]
+        assert list(await store.heads(asked)) == [await store.head(key) for key in asked]
+    assert list(await store.keys()) == sorted(keys)
     await store.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rich.table import Table
@@ -66,10 +67,9 @@ class Watch:
     async def follow(self, client: Client) -> None:
         """Look again and again until cancelled; a server that is away is no news."""
         while True:
-            try:
+            seen: Sequence[CollectionInfo] = []
+            with suppress(TidemillError):
                 seen = await asyncio.to_thread(client.collections)
-            except TidemillError:
-                seen = []
             if seen:
                 self.observe(seen)
             await self.clock.sleep(SAMPLE_INTERVAL_S)

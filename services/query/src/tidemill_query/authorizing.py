@@ -10,7 +10,7 @@ permitted when it is planned, once its names are resolved.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
@@ -46,6 +46,7 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
+from tidemill.rpc.paging import Page, list_permitted
 from tidemill.time import Frontier, SourceFrontier
 from tidemill_query.goals import split_name
 
@@ -195,11 +196,15 @@ class AuthorizedQueries:
         self._reads(source)
         return await self._inner.translate(source, wanted, wait_s)
 
-    async def collections(self) -> Sequence[CollectionInfo]:
+    async def collections(self, page: Page | None = None) -> Sequence[CollectionInfo]:
         """Those that the caller may read."""
-        found = await self._inner.collections()
+
+        def may(info: CollectionInfo) -> bool:
+            return caller.get().has(Role.reader, info.id)
+
+        found = await list_permitted(self._inner.collections, page, lambda each: each.id, may)
         hidden = _Hidden(self._catalog)
-        return [hidden.info(each) for each in found if caller.get().has(Role.reader, each.id)]
+        return [hidden.info(each) for each in found]
 
 
 class AuthorizedCatalog:
@@ -219,12 +224,24 @@ class AuthorizedCatalog:
         return applied
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True, as_of: int | None = None
+        self,
+        kind: str | None,
+        name: str | None,
+        documents: bool = True,
+        as_of: int | None = None,
+        page: Page | None = None,
     ) -> Sequence[ResourceStatus]:
         """Those that the caller may read."""
-        found = await self._inner.get(kind, name, documents, as_of)
+
+        def ask(part: Page | None) -> Awaitable[Sequence[ResourceStatus]]:
+            return self._inner.get(kind, name, documents, as_of, part)
+
+        def may(status: ResourceStatus) -> bool:
+            return caller.get().has(Role.reader, status.name)
+
+        found = await list_permitted(ask, page, lambda each: each.key, may)
         hidden = _Hidden(self._catalog)
-        return [hidden.status(each) for each in found if caller.get().has(Role.reader, each.name)]
+        return [hidden.status(each) for each in found]
 
     async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         _demand(Role.reader, name)

@@ -47,6 +47,7 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
 )
+from tidemill.rpc.paging import Page
 from tidemill.runtime.breaking import told
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import (
@@ -404,13 +405,18 @@ class Controller:
         return any(each.name.partition("/")[0] == name for each in inputs)
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True, as_of: int | None = None
+        self,
+        kind: str | None,
+        name: str | None,
+        documents: bool = True,
+        as_of: int | None = None,
+        page: Page | None = None,
     ) -> Sequence[ResourceStatus]:
         """Resources of a kind and name; without them all. As of an instant their definitions."""
         if as_of is None:
-            return await self._statuses.get(kind, name, documents)
+            return await self._statuses.get(kind, name, documents, page)
         wanted = None if kind is None else kind_of(kind, self._store)
-        return await definitions(self._store, wanted, name, as_of, documents=documents)
+        return await definitions(self._store, wanted, name, as_of, documents=documents, page=page)
 
     async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         """One resource with its details, and who holds its collections; or its definition as of an

@@ -14,6 +14,7 @@ from tidemill.catalog.versions import served
 from tidemill.errors import UnknownCollection
 from tidemill.rpc.identity import listed
 from tidemill.rpc.messages import Json, ResourceStatus
+from tidemill.rpc.paging import Page, cut
 from tidemill.runtime.resources import ActionSpec, ArrangementSpec, HoldSpec, ViewSpec
 from tidemill_query.listing import TURN
 
@@ -25,7 +26,13 @@ WRITTEN_A_TURN = 10
 
 
 async def definitions(
-    store: ResourceStore, kind: str | None, name: str | None, at: int, *, documents: bool
+    store: ResourceStore,
+    kind: str | None,
+    name: str | None,
+    at: int,
+    *,
+    documents: bool,
+    page: Page | None = None,
 ) -> list[ResourceStatus]:
     """The resources that were there at an instant, by kind and name, with their documents.
 
@@ -36,6 +43,7 @@ async def definitions(
         for stored in await store.as_of(at)
         if kind in (None, stored.resource.kind) and name in (None, stored.resource.name)
     ]
+    found = cut(found, page, lambda stored: str(stored.resource))
     turn = WRITTEN_A_TURN if documents else TURN
     return [_status(stored, at, documents) async for stored in in_turns(found, turn)]
 

@@ -39,6 +39,7 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
+from tidemill.rpc.paging import Page, cut
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, Updates
 from tidemill.shard.offloading import ROWS_INLINE_MAX, all_of
@@ -290,9 +291,12 @@ class QueryDriver:
                     reason="timelines",
                 )
 
-    async def collections(self) -> Sequence[CollectionInfo]:
-        """Every collection with its frontiers and who holds them, in the order of their ids."""
-        ids = await self._collections.ids()
+    async def collections(self, page: Page | None = None) -> Sequence[CollectionInfo]:
+        """Every collection with its frontiers and who holds them, in the order of their ids.
+
+        Of a page no other one is looked at.
+        """
+        ids = cut(await self._collections.ids(), page, str)
         found, listed = await self._collections.statuses(ids, self._listed_age_s), []
         async for collection in in_turns(ids, TURN):
             status = found[collection]

@@ -16,6 +16,7 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
+from tidemill.rpc.paging import Page
 from tidemill.runtime.metrics import QUERY_DURATION, SUBSCRIPTIONS, Metrics
 from tidemill.time import SourceFrontier
 
@@ -94,6 +95,6 @@ class ObservedQueries:
         with self._metrics.timed(QUERY_DURATION, kind="translate"):
             return await self._inner.translate(source, wanted, wait_s)
 
-    async def collections(self) -> Sequence[CollectionInfo]:
+    async def collections(self, page: Page | None = None) -> Sequence[CollectionInfo]:
         with self._metrics.timed(QUERY_DURATION, kind="collections"):
-            return await self._inner.collections()
+            return await self._inner.collections(page)

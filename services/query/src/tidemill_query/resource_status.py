@@ -29,6 +29,7 @@ from tidemill.host.roles import parts_for
 from tidemill.host.speed import time_left_ms
 from tidemill.host.supervised import RUNNING, Health
 from tidemill.rpc.messages import Json, ResourceStatus, Work
+from tidemill.rpc.paging import Page, cut
 from tidemill.runtime.breaking import told
 from tidemill.runtime.resources import (
     KINDS,
@@ -131,17 +132,25 @@ class ResourceStatuses:
         self._failures = FailureCounts(context.collections)
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True
+        self,
+        kind: str | None,
+        name: str | None,
+        documents: bool = True,
+        page: Page | None = None,
     ) -> Sequence[ResourceStatus]:
-        """Resources of a kind and name; without them all. Without `documents` none is written."""
+        """Resources of a kind and name; without them all. Without `documents` none is written.
+
+        Those of a page alone are looked at.
+        """
         wanted = None if kind is None else kind_of(kind, self._store)
         found = [
             stored
             for stored in self._store.live()
             if wanted in (None, stored.resource.kind) and name in (None, stored.resource.name)
         ]
+        found = cut(found, page, lambda stored: str(stored.resource))
         said = await self._reports.of(found)
-        if kind is None and name is None:
+        if kind is None and name is None and page is None:
             known = {(stored.resource.kind, stored.resource.name) for stored in found}
             self._texts = {key: text for key, text in self._texts.items() if key in known}
             self._failures.keep({stored.prefix for stored in found})

@@ -93,12 +93,22 @@ def get(
         Output | None, typer.Option("-o", "--output", help="More columns, or the documents.")
     ] = None,
     as_of: DefinedAsOf = None,
+    limit: Annotated[
+        int | None, typer.Option(help="At most so many, in the order of their names.", min=1)
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            help="With --limit: those behind this KIND/NAME, or collection.", metavar="NAME"
+        ),
+    ] = None,
 ) -> None:
     """List resources, or the collections that they make.
 
     \b
         tidemill get
         tidemill get views -o wide
+        tidemill get --limit 100 --after View/delays
         tidemill get view delays -o yaml
         tidemill get view delays -o yaml --as-of now-1d
         tidemill get collections
@@ -116,16 +126,21 @@ def get(
                         "`tidemill get --as-of`, for what one held by `tidemill query --as-of`",
                         reason="asOf",
                     )
+                listed = client.collections(limit=limit, after=after)
                 listings.print_collections(
-                    [c for c in client.collections() if name in (None, c.id)], output == Output.json
+                    [c for c in listed if name in (None, c.id)], output == Output.json
                 )
+                listings.print_next(listed.next, limit)
                 return
-            found = list(client.get(kind_named(kind) if kind else None, name, as_of))
+            found = client.get(
+                kind_named(kind) if kind else None, name, as_of, limit=limit, after=after
+            )
+            following = found.next
             if kind is not None and name is not None and not found:
-                found = [
-                    client.describe(kind_named(kind), name, as_of)
-                ]  # refuses, with a name that is near
+                # Refuses, with a name that is near.
+                found.append(client.describe(kind_named(kind), name, as_of))
         _print_resources(found, output)
+        listings.print_next(following, limit)
 
 
 def describe(context: typer.Context, kind: Kind, name: Name, as_of: DefinedAsOf = None) -> None:

@@ -37,6 +37,7 @@ from tidemill.rpc.messages import (
     Translation,
 )
 from tidemill.rpc.outcomes import CALL_S
+from tidemill.rpc.paging import Listed, page_of
 from tidemill.rpc.tls import TlsFiles
 from tidemill.runtime.addresses import refuse_no_address
 from tidemill.time import Frontier, heartbeat, partition_frontier, read_offsets
@@ -196,9 +197,15 @@ class Client(Handles):
         """End the capability of the holder with this key, for administrators; who it was."""
         return self._calls.expire(collection, key)
 
-    def collections(self) -> Sequence[CollectionInfo]:
-        """Every collection with its frontiers and who holds them."""
-        return self._calls.collections()
+    def collections(
+        self, *, limit: int | None = None, after: str | None = None
+    ) -> Listed[CollectionInfo]:
+        """Every collection with its frontiers and who holds them, in the order of their names.
+
+        With `limit` at most so many behind the name `after`; `next` of the answer begins the page
+        behind them, and is None if nothing follows.
+        """
+        return self._calls.collections(page_of(limit, after))
 
     def apply(self, *sources: str | Path | ResourceDocument) -> Sequence[Applied]:
         """Make the resources of files, folders or documents so, or none of them."""
@@ -211,10 +218,20 @@ class Client(Handles):
         return self._calls.apply(documents)
 
     def get(
-        self, kind: str | None = None, name: str | None = None, as_of: Instant = None
-    ) -> Sequence[ResourceStatus]:
-        """Resources of a kind and name; None stands for all. As of an instant their definitions."""
-        return self._calls.get(kind, name, instant(as_of))
+        self,
+        kind: str | None = None,
+        name: str | None = None,
+        as_of: Instant = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Listed[ResourceStatus]:
+        """Resources of a kind and name; None stands for all. As of an instant their definitions.
+
+        With `limit` at most so many behind the resource `after` (KIND/NAME), in that order, as
+        `collections` does.
+        """
+        return self._calls.get(kind, name, instant(as_of), page_of(limit, after))
 
     def describe(self, kind: str, name: str, as_of: Instant = None) -> ResourceStatus:
         """One resource with its details; as of an instant its definition.

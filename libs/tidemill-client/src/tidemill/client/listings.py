@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -57,6 +58,13 @@ def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
             cells.append(Text(status.message))
         table.add_row(*cells)
     console().print(table)
+
+
+def print_next(following: str | None, limit: int | None) -> None:
+    """Say how the next page is asked for, on standard error; a pipe gets the list alone."""
+    if following is not None:
+        told = f"more follow: --limit {limit} --after '{following}'"
+        print(told, file=sys.stderr)
 
 
 def _ready(status: ResourceStatus) -> Text:

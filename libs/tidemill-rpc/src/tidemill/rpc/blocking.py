@@ -36,6 +36,7 @@ from tidemill.rpc.messages import (
     Translation,
 )
 from tidemill.rpc.outcomes import CALL_S
+from tidemill.rpc.paging import Listed, Page
 from tidemill.time import SourceFrontier
 
 R = TypeVar("R")
@@ -135,19 +136,23 @@ class BlockingClient:
         """
         return self._wait(self._client.translate(source, wanted, wait_s))
 
-    def collections(self) -> Sequence[CollectionInfo]:
-        """Every collection with its frontiers and who holds them."""
-        return self._wait(self._client.collections())
+    def collections(self, page: Page | None = None) -> Listed[CollectionInfo]:
+        """Every collection with its frontiers and who holds them; or those of a page."""
+        return self._wait(self._client.collections(page))
 
     def apply(self, documents: Iterable[ResourceDocument]) -> Sequence[Applied]:
         """Make all resources so, or none of them."""
         return self._wait(self._client.apply(documents))
 
     def get(
-        self, kind: str | None = None, name: str | None = None, as_of: int | None = None
-    ) -> Sequence[ResourceStatus]:
+        self,
+        kind: str | None = None,
+        name: str | None = None,
+        as_of: int | None = None,
+        page: Page | None = None,
+    ) -> Listed[ResourceStatus]:
         """Resources of a kind and name; None stands for all. As of an instant their definitions."""
-        return self._wait(self._client.get(kind, name, as_of))
+        return self._wait(self._client.get(kind, name, as_of, page))
 
     def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         """One resource with its details; as of an instant its definition."""

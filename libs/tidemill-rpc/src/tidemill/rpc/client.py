@@ -33,6 +33,7 @@ from tidemill.rpc.messages import (
     Translation,
 )
 from tidemill.rpc.outcomes import CALL_S, Explain, ends, messages_of
+from tidemill.rpc.paging import Listed, Page
 from tidemill.rpc.reaching import why_unreachable
 from tidemill.time import SourceFrontier
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
@@ -158,10 +159,15 @@ class AsyncClient:
         call = self._query.Translate(request, timeout=self._timeout_s + (wait_s or 0.0))
         return codecs.translation_in(await ends(call, explain=self._explain))
 
-    async def collections(self) -> Sequence[CollectionInfo]:
-        """Every collection with its frontiers and who holds them."""
-        found = await self._ended(self._query.Collections, query.CollectionsRequest())
-        return [codecs.collection_in(message) for message in found.collections]
+    async def collections(self, page: Page | None = None) -> Listed[CollectionInfo]:
+        """Every collection with its frontiers and who holds them; or those of a page."""
+        request = query.CollectionsRequest(
+            limit=None if page is None else page.limit, after="" if page is None else page.after
+        )
+        answer = await self._ended(self._query.Collections, request)
+        found = Listed(codecs.collection_in(message) for message in answer.collections)
+        found.next = answer.next if answer.HasField("next") else None
+        return found
 
     # The catalog.
 
@@ -173,12 +179,24 @@ class AsyncClient:
         return [codecs.applied_in(message) for message in found.applied]
 
     async def get(
-        self, kind: str | None = None, name: str | None = None, as_of: int | None = None
-    ) -> Sequence[ResourceStatus]:
-        """Resources of a kind and name; None stands for all. As of an instant their definitions."""
-        request = catalog.GetRequest(kind=kind, name=name, as_of=as_of)
-        found = await self._ended(self._catalog.Get, request)
-        return [codecs.resource_in(message) for message in found.resources]
+        self,
+        kind: str | None = None,
+        name: str | None = None,
+        as_of: int | None = None,
+        page: Page | None = None,
+    ) -> Listed[ResourceStatus]:
+        """Resources of a kind and name; None stands for all. As of an instant their definitions.
+
+        With `page` those of the page, in the order of kind and name.
+        """
+        request = catalog.GetRequest(
+            kind=kind, name=name, as_of=as_of, limit=None if page is None else page.limit,
+            after="" if page is None else page.after,
+        )  # fmt: skip
+        answer = await self._ended(self._catalog.Get, request)
+        found = Listed(codecs.resource_in(message) for message in answer.resources)
+        found.next = answer.next if answer.HasField("next") else None
+        return found
 
     async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         """One resource with its details; as of an instant its definition."""

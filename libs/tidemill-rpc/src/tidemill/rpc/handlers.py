@@ -38,6 +38,7 @@ from tidemill.rpc.messages import (
     Translation,
     Work,
 )
+from tidemill.rpc.paging import Page
 from tidemill.time import Frontier, SourceFrontier
 
 
@@ -111,8 +112,8 @@ class QueryHandlers(Protocol):
         """
         ...
 
-    async def collections(self) -> Sequence[CollectionInfo]:
-        """Every collection with its frontiers and who holds them."""
+    async def collections(self, page: Page | None = None) -> Sequence[CollectionInfo]:
+        """Every collection with its frontiers and who holds them; or those of a page, by id."""
         ...
 
 
@@ -124,10 +125,16 @@ class CatalogHandlers(Protocol):
         ...
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True, as_of: int | None = None
+        self,
+        kind: str | None,
+        name: str | None,
+        documents: bool = True,
+        as_of: int | None = None,
+        page: Page | None = None,
     ) -> Sequence[ResourceStatus]:
         """Resources of a kind (None: all) and name (None: all). No match is an empty answer.
 
+        With `page` those of the page, by the key of their statuses: no other one is looked at.
         Without `documents` the text of each is empty, and none is written. With `as_of`, of the
         timeline of the system, those of that instant: their definitions alone. Raises: NotYet,
         BeforeSince for an instant that is not known yet, or not kept any more.

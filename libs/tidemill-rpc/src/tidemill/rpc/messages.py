@@ -199,6 +199,11 @@ class ResourceStatus:
     left_ms: int | None = None
     """Estimated time until none is behind; None where the end comes no nearer."""
 
+    @property
+    def key(self) -> str:
+        """The key in lists."""
+        return f"{self.kind}/{self.name}"
+
 
 INSERT_VALUES_BYTES_MAX = 256 << 20
 """Bytes of the rows of one insert as columns, eight for each value and each multiplicity.

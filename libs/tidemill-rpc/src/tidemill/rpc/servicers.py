@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
@@ -14,7 +14,8 @@ from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
-from tidemill.rpc.messages import Explanation, ResourceDocument, Right
+from tidemill.rpc.messages import Explanation, ResourceDocument, ResourceStatus, Right
+from tidemill.rpc.paging import Page, list_page, page_of
 from tidemill.rpc.turns import beside, let_go_beside
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.catalog.v1 import catalog_pb2_grpc
@@ -37,6 +38,10 @@ Context = Any  # the generated stubs type the context as both of gRPC's two, whi
 
 def _as_of(request: Any) -> int | None:
     return int(request.as_of) if request.HasField("as_of") else None
+
+
+def _page(request: Any) -> Page | None:
+    return page_of(int(request.limit) if request.HasField("limit") else None, request.after)
 
 
 def _wait_s(request: Any) -> float | None:
@@ -155,8 +160,10 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
         self, request: query.CollectionsRequest, context: Context
     ) -> query.CollectionsResponse:
         """Answer with all collections and their frontiers."""
-        found = await self._handlers.collections()
-        return query.CollectionsResponse(collections=[codecs.collection_out(i) for i in found])
+        found = await list_page(self._handlers.collections, _page(request), lambda each: each.id)
+        return query.CollectionsResponse(
+            collections=[codecs.collection_out(i) for i in found], next=found.next
+        )
 
 
 class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
@@ -177,12 +184,18 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog.GetRequest, context: Context
     ) -> catalog.GetResponse:
         """Answer with resources, by kind and name."""
-        found = await self._handlers.get(
-            request.kind if request.HasField("kind") else None,
-            request.name if request.HasField("name") else None,
-            as_of=_as_of(request),
+
+        def ask(page: Page | None) -> Awaitable[Sequence[ResourceStatus]]:
+            return self._handlers.get(
+                request.kind if request.HasField("kind") else None,
+                request.name if request.HasField("name") else None,
+                as_of=_as_of(request), page=page,
+            )  # fmt: skip
+
+        found = await list_page(ask, _page(request), lambda each: each.key)
+        return catalog.GetResponse(
+            resources=[codecs.resource_out(one) for one in found], next=found.next
         )
-        return catalog.GetResponse(resources=[codecs.resource_out(one) for one in found])
 
     async def Describe(  # noqa: N802
         self, request: catalog.DescribeRequest, context: Context

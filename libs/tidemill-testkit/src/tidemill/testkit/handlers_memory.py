@@ -54,6 +54,7 @@ from tidemill.rpc.messages import (
     Translation,
     UpperMismatch,
 )
+from tidemill.rpc.paging import Page, cut
 from tidemill.rpc.server import serve
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.time import (
@@ -159,8 +160,8 @@ class MemoryHandlers:
             as_of = min(sole_time(self._held(name).upper) for name in names) - 1
         return {name: await self.snapshot(name, as_of, wait_s) for name in names}
 
-    async def collections(self) -> Sequence[CollectionInfo]:
-        return [
+    async def collections(self, page: Page | None = None) -> Sequence[CollectionInfo]:
+        found = [
             CollectionInfo(
                 id=name, kind="table", timeline="system", since=held.since, upper=held.upper,
                 lag_ms=None, holders=(HolderInfo("retain", held.since, None),),
@@ -172,6 +173,7 @@ class MemoryHandlers:
             )
             for name, held in sorted(self.collections_held.items())
         ]  # fmt: skip
+        return cut(found, page, lambda each: each.id)
 
     async def explain_timestamp(
         self, names: Sequence[str], as_of: int | None
@@ -222,13 +224,19 @@ class MemoryHandlers:
         return applied
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True, as_of: int | None = None
+        self,
+        kind: str | None,
+        name: str | None,
+        documents: bool = True,
+        as_of: int | None = None,
+        page: Page | None = None,
     ) -> Sequence[ResourceStatus]:
-        return [
+        found = [
             status if documents else replace(status, document_yaml="")
             for key, status in sorted(self.resources.items())
             if kind in (None, key[0]) and name in (None, key[1])
         ]
+        return cut(found, page, lambda each: each.key)
 
     async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         self._raise_if_failing(name)

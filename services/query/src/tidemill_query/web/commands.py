@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +16,7 @@ from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.identity import caller
 from tidemill.rpc.messages import Applied, Decision, ResourceDocument, ResourceStatus
+from tidemill.rpc.paging import Page, list_page, page_of
 from tidemill.rpc.turns import beside
 from tidemill.runtime.http_guard import DOCUMENTS, ROWS
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
@@ -24,7 +25,15 @@ from tidemill_query.pushing import rows_of
 from tidemill_query.web.door import Asked, Handlers, Operation
 from tidemill_query.web.forms import JSON
 from tidemill_query.web.objects import decode_objects
-from tidemill_query.web.reading import Instant, Name, Nothing, frontier_of, said
+from tidemill_query.web.reading import (
+    Instant,
+    Limit,
+    Name,
+    Nothing,
+    frontier_of,
+    said,
+    with_next,
+)
 
 OBJECTS = frozenset({"application/json", "application/x-ndjson", "application/jsonl"})
 """Content types of rows that are objects of JSON."""
@@ -37,13 +46,16 @@ TOKEN_HEADER = "idempotency-key"
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Resources of a kind, of a name, or all of them; their documents may be left out.
 
-    As of an instant of the timeline of the system they are those that were there then.
+    As of an instant of the timeline of the system they are those that were there then. With a limit
+    they are those of a page, behind the resource `after`, which is written as KIND/NAME.
     """
 
     kind: Name | None = None
     name: Name | None = None
     documents: bool = True
     as_of: Instant | None = None
+    limit: Limit | None = None
+    after: Name | None = None
 
 
 class OfResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,10 +174,18 @@ async def get_resources(on: Handlers, asked: Asked) -> HttpReply:
     With `as_of` the answer has the resources that were there at that instant, with their
     definitions. Their `reason` is `AsOf`, and frontiers are null. An instant that the setting
     `catalog.keep_s` has let go is refused.
+
+    With `limit` the answer is a page, in the order of kind and name, and no other resource is
+    looked at. The header `Link` has the address of the next page, as long as one follows.
     """
     of: Selection = asked.of
-    found = await on.catalog.get(of.kind, of.name, of.documents, on.at(of.as_of))
-    return said([_resource(each) for each in found])
+    at = on.at(of.as_of)
+
+    def ask(page: Page | None) -> Awaitable[Sequence[ResourceStatus]]:
+        return on.catalog.get(of.kind, of.name, of.documents, at, page)
+
+    found = await list_page(ask, page_of(of.limit, of.after), lambda each: each.key)
+    return with_next(said([_resource(each) for each in found]), asked, found.next)
 
 
 async def describe_resource(on: Handlers, asked: Asked) -> HttpReply:

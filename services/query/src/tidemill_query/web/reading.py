@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from msgspec import Meta
 from tidemill.errors import UnknownCollection, UsageError
 from tidemill.rpc import messages
 from tidemill.rpc.messages import Comparison, Condition, Explanation, Json
+from tidemill.rpc.paging import list_page, page_of
 from tidemill.rpc.turns import beside
 from tidemill.rpc.validation import NAME_CHARS_MAX, RECORD_CHARS_MAX, TEXT_CHARS_MAX
 from tidemill.runtime.http_messages import HttpReply
@@ -49,6 +51,8 @@ Instant = (
 """An instant as people write it, which `read_at` reads."""
 Wait = Annotated[float, Meta(ge=0, le=570)]
 """Seconds that the server may wait for the instant to become definite; by default not at all."""
+Limit = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+"""Entries of a page of a list."""
 Identity = Annotated[str, Meta(min_length=1, max_length=64, examples=["5f0c8f4c1d2e3a4b5c6d7e8f"])]
 """The identity of a collection, as the header `Content-Location` of an answer tells it."""
 
@@ -150,6 +154,13 @@ class Collection(msgspec.Struct, frozen=True):
     holders: list[Holder]
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All collections; with a limit those of a page, behind the name `after`."""
+
+    limit: Limit | None = None
+    after: Name | None = None
+
+
 class OfCollection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A collection by its name."""
 
@@ -224,7 +235,9 @@ async def _rows(
     identity = await on.identity(found.collection)
     _refuse_another(asked, goal, identity)  # it may have been made anew meanwhile
     tag = _tag(asked, identity, found.as_of)
+    doubt = unit_doubt(found.as_of, found.since, found.upper)
     headers = {
+        **({"Tidemill-Note": doubt} if doubt else {}),
         "Tidemill-As-Of": str(found.as_of),
         "Tidemill-Since": ",".join(map(str, frontier_of(found.since))),
         "Tidemill-Upper": ",".join(map(str, frontier_of(found.upper))),
@@ -235,9 +248,7 @@ async def _rows(
     head: dict[str, object] = {"collection": found.collection, "as_of": found.as_of}
     return HttpReply(200, await body(asked.form, head, found.table), asked.form, headers)
 
-    doubt = unit_doubt(found.as_of, found.since, found.upper)
 
-        **({"Tidemill-Note": doubt} if doubt else {}),
 def _refuse_another(asked: Asked, goal: str, identity: str) -> None:
     if asked.of.id not in (None, identity):
         name = goal.partition("(")[0].strip()
@@ -312,8 +323,13 @@ async def get_matches(on: Handlers, asked: Asked) -> HttpReply:
 async def get_collections(on: Handlers, asked: Asked) -> HttpReply:
     """Every collection that the caller may read, with its frontiers and who holds them.
 
-    They are those of half a second ago at most.
+    They are those of half a second ago at most. With `limit` the answer is a page, in the order of
+    names, and no other collection is looked at. The header `Link` has the address of the next page,
+    as long as one follows.
     """
+    of: Part = asked.of
+    page = page_of(of.limit, of.after)
+    listed = await list_page(on.query.collections, page, lambda each: each.id)
     found = [
         Collection(
             each.id, each.kind, each.timeline, frontier_of(each.since), frontier_of(each.upper),
@@ -321,9 +337,9 @@ async def get_collections(on: Handlers, asked: Asked) -> HttpReply:
             [Column(column.name, column.type, column.nullable) for column in each.columns],
             [Holder(h.owner, frontier_of(h.frontier), h.lease_end_ms) for h in each.holders],
         )
-        for each in await on.query.collections()
+        for each in listed
     ]  # fmt: skip
-    return said(found)
+    return with_next(said(found), asked, listed.next)
 
 
 async def get_frontiers(on: Handlers, asked: Asked) -> HttpReply:
@@ -377,10 +393,21 @@ def said(value: object) -> HttpReply:
     return HttpReply(200, json_of(value) + b"\n", JSON, {"Cache-Control": "no-store"})
 
 
+def with_next(reply: HttpReply, asked: Asked, after: str | None) -> HttpReply:
+    """The reply, with the address of the next page of the list if one follows."""
+    if after is None:
+        return reply
+    kept = [
+        (n, each) for n, values in asked.request.query.items() for each in values if n != "after"
+    ]
+    address = f"{asked.request.path}?{urlencode([*kept, ('after', after)])}"
+    return replace(reply, headers={**reply.headers, "Link": f'<{address}>; rel="next"'})
+
+
 _ROWS = {JSON: Rows, NDJSON: None, CSV: None, ARROW: None}
 
 READING = (
-    Operation("GET", "/v1/collections", SERVICE + "Collections", Nothing, get_collections,
+    Operation("GET", "/v1/collections", SERVICE + "Collections", Part, get_collections,
               {JSON: list[Collection]}),
     Operation("GET", "/v1/collections/{name}", SERVICE + "Snapshot", Contents, get_contents, _ROWS),
     Operation("GET", "/v1/frontiers/{name}", SERVICE + "Collections", OfCollection, get_frontiers,

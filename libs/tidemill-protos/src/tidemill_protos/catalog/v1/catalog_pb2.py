@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from tidemill_protos.storage.v1 import storage_pb2 as tidemill_dot_storage_dot_v1_dot_storage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidemill/catalog/v1/catalog.proto\x12\x13tidemill.catalog.v1\x1a!tidemill/storage/v1/storage.proto\".\n\x10ResourceDocument\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\"H\n\x0c\x41pplyRequest\x12\x38\n\tdocuments\x18\x01 \x03(\x0b\x32%.tidemill.catalog.v1.ResourceDocument\"T\n\x07\x41pplied\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x07outcome\x18\x03 \x01(\x0e\x32\x1c.tidemill.catalog.v1.Outcome\">\n\rApplyResponse\x12-\n\x07\x61pplied\x18\x01 \x03(\x0b\x32\x1c.tidemill.catalog.v1.Applied\"b\n\nGetRequest\x12\x11\n\x04kind\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04name\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05\x61s_of\x18\x03 \x01(\x04H\x02\x88\x01\x01\x42\x07\n\x05_kindB\x07\n\x05_nameB\x08\n\x06_as_of\"E\n\x0bGetResponse\x12\x36\n\tresources\x18\x01 \x03(\x0b\x32#.tidemill.catalog.v1.ResourceStatus\"\xa5\x03\n\x0eResourceStatus\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12,\n\x05since\x18\x06 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12,\n\x05upper\x18\x07 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x13\n\x06lag_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x61ge_ms\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x15\n\rdocument_yaml\x18\n \x01(\t\x12\x14\n\x0c\x64\x65tails_json\x18\x0b \x01(\t\x12\x1a\n\rrecords_per_s\x18\x0c \x01(\x01H\x02\x88\x01\x01\x12\x1b\n\x0erecords_behind\x18\r \x01(\x04H\x03\x88\x01\x01\x12\x14\n\x07left_ms\x18\x0e \x01(\x03H\x04\x88\x01\x01\x42\t\n\x07_lag_msB\t\n\x07_age_msB\x10\n\x0e_records_per_sB\x11\n\x0f_records_behindB\n\n\x08_left_ms\"K\n\x0f\x44\x65scribeRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\x05\x61s_of\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_as_of\"I\n\x10\x44\x65scribeResponse\x12\x35\n\x08resource\x18\x01 \x01(\x0b\x32#.tidemill.catalog.v1.ResourceStatus\"+\n\rDeleteRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x10\n\x0e\x44\x65leteResponse\"O\n\rInsertRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x11\n\tarrow_ipc\x18\x02 \x01(\x0c\x12\x12\n\x05token\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_token\",\n\x0eInsertResponse\x12\x0c\n\x04time\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"I\n\x0bPushRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x03(\x0c\x12\x12\n\x05token\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_token\" \n\x0cPushResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x04\"p\n\rDecideRequest\x12\x0c\n\x04view\x18\x01 \x01(\t\x12/\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x1d.tidemill.catalog.v1.Decision\x12\x14\n\x07version\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"!\n\x0e\x44\x65\x63ideResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04*f\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n\x0fOUTCOME_CREATED\x10\x01\x12\x16\n\x12OUTCOME_CONFIGURED\x10\x02\x12\x15\n\x11OUTCOME_UNCHANGED\x10\x03*N\n\x08\x44\x65\x63ision\x12\x18\n\x14\x44\x45\x43ISION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x44\x45\x43ISION_APPROVE\x10\x01\x12\x12\n\x0e\x44\x45\x43ISION_ABORT\x10\x02\x32\xc9\x04\n\x0e\x43\x61talogService\x12N\n\x05\x41pply\x12!.tidemill.catalog.v1.ApplyRequest\x1a\".tidemill.catalog.v1.ApplyResponse\x12H\n\x03Get\x12\x1f.tidemill.catalog.v1.GetRequest\x1a .tidemill.catalog.v1.GetResponse\x12W\n\x08\x44\x65scribe\x12$.tidemill.catalog.v1.DescribeRequest\x1a%.tidemill.catalog.v1.DescribeResponse\x12Q\n\x06\x44\x65lete\x12\".tidemill.catalog.v1.DeleteRequest\x1a#.tidemill.catalog.v1.DeleteResponse\x12Q\n\x06Insert\x12\".tidemill.catalog.v1.InsertRequest\x1a#.tidemill.catalog.v1.InsertResponse\x12K\n\x04Push\x12 .tidemill.catalog.v1.PushRequest\x1a!.tidemill.catalog.v1.PushResponse\x12Q\n\x06\x44\x65\x63ide\x12\".tidemill.catalog.v1.DecideRequest\x1a#.tidemill.catalog.v1.DecideResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidemill/catalog/v1/catalog.proto\x12\x13tidemill.catalog.v1\x1a!tidemill/storage/v1/storage.proto\".\n\x10ResourceDocument\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\"H\n\x0c\x41pplyRequest\x12\x38\n\tdocuments\x18\x01 \x03(\x0b\x32%.tidemill.catalog.v1.ResourceDocument\"T\n\x07\x41pplied\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x07outcome\x18\x03 \x01(\x0e\x32\x1c.tidemill.catalog.v1.Outcome\">\n\rApplyResponse\x12-\n\x07\x61pplied\x18\x01 \x03(\x0b\x32\x1c.tidemill.catalog.v1.Applied\"\x8f\x01\n\nGetRequest\x12\x11\n\x04kind\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04name\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05\x61s_of\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x12\n\x05limit\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\r\n\x05\x61\x66ter\x18\x05 \x01(\tB\x07\n\x05_kindB\x07\n\x05_nameB\x08\n\x06_as_ofB\x08\n\x06_limit\"a\n\x0bGetResponse\x12\x36\n\tresources\x18\x01 \x03(\x0b\x32#.tidemill.catalog.v1.ResourceStatus\x12\x11\n\x04next\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_next\"\xa5\x03\n\x0eResourceStatus\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12,\n\x05since\x18\x06 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12,\n\x05upper\x18\x07 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x13\n\x06lag_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x61ge_ms\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x15\n\rdocument_yaml\x18\n \x01(\t\x12\x14\n\x0c\x64\x65tails_json\x18\x0b \x01(\t\x12\x1a\n\rrecords_per_s\x18\x0c \x01(\x01H\x02\x88\x01\x01\x12\x1b\n\x0erecords_behind\x18\r \x01(\x04H\x03\x88\x01\x01\x12\x14\n\x07left_ms\x18\x0e \x01(\x03H\x04\x88\x01\x01\x42\t\n\x07_lag_msB\t\n\x07_age_msB\x10\n\x0e_records_per_sB\x11\n\x0f_records_behindB\n\n\x08_left_ms\"K\n\x0f\x44\x65scribeRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\x05\x61s_of\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_as_of\"I\n\x10\x44\x65scribeResponse\x12\x35\n\x08resource\x18\x01 \x01(\x0b\x32#.tidemill.catalog.v1.ResourceStatus\"+\n\rDeleteRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x10\n\x0e\x44\x65leteResponse\"O\n\rInsertRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x11\n\tarrow_ipc\x18\x02 \x01(\x0c\x12\x12\n\x05token\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_token\",\n\x0eInsertResponse\x12\x0c\n\x04time\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"I\n\x0bPushRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x03(\x0c\x12\x12\n\x05token\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_token\" \n\x0cPushResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x04\"p\n\rDecideRequest\x12\x0c\n\x04view\x18\x01 \x01(\t\x12/\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x1d.tidemill.catalog.v1.Decision\x12\x14\n\x07version\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"!\n\x0e\x44\x65\x63ideResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04*f\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n\x0fOUTCOME_CREATED\x10\x01\x12\x16\n\x12OUTCOME_CONFIGURED\x10\x02\x12\x15\n\x11OUTCOME_UNCHANGED\x10\x03*N\n\x08\x44\x65\x63ision\x12\x18\n\x14\x44\x45\x43ISION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x44\x45\x43ISION_APPROVE\x10\x01\x12\x12\n\x0e\x44\x45\x43ISION_ABORT\x10\x02\x32\xc9\x04\n\x0e\x43\x61talogService\x12N\n\x05\x41pply\x12!.tidemill.catalog.v1.ApplyRequest\x1a\".tidemill.catalog.v1.ApplyResponse\x12H\n\x03Get\x12\x1f.tidemill.catalog.v1.GetRequest\x1a .tidemill.catalog.v1.GetResponse\x12W\n\x08\x44\x65scribe\x12$.tidemill.catalog.v1.DescribeRequest\x1a%.tidemill.catalog.v1.DescribeResponse\x12Q\n\x06\x44\x65lete\x12\".tidemill.catalog.v1.DeleteRequest\x1a#.tidemill.catalog.v1.DeleteResponse\x12Q\n\x06Insert\x12\".tidemill.catalog.v1.InsertRequest\x1a#.tidemill.catalog.v1.InsertResponse\x12K\n\x04Push\x12 .tidemill.catalog.v1.PushRequest\x1a!.tidemill.catalog.v1.PushResponse\x12Q\n\x06\x44\x65\x63ide\x12\".tidemill.catalog.v1.DecideRequest\x1a#.tidemill.catalog.v1.DecideResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tidemill.catalog.v1.catalog_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=1560
-  _globals['_OUTCOME']._serialized_end=1662
-  _globals['_DECISION']._serialized_start=1664
-  _globals['_DECISION']._serialized_end=1742
+  _globals['_OUTCOME']._serialized_start=1634
+  _globals['_OUTCOME']._serialized_end=1736
+  _globals['_DECISION']._serialized_start=1738
+  _globals['_DECISION']._serialized_end=1816
   _globals['_RESOURCEDOCUMENT']._serialized_start=93
   _globals['_RESOURCEDOCUMENT']._serialized_end=139
   _globals['_APPLYREQUEST']._serialized_start=141
@@ -44,32 +44,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPLIED']._serialized_end=299
   _globals['_APPLYRESPONSE']._serialized_start=301
   _globals['_APPLYRESPONSE']._serialized_end=363
-  _globals['_GETREQUEST']._serialized_start=365
-  _globals['_GETREQUEST']._serialized_end=463
-  _globals['_GETRESPONSE']._serialized_start=465
-  _globals['_GETRESPONSE']._serialized_end=534
-  _globals['_RESOURCESTATUS']._serialized_start=537
-  _globals['_RESOURCESTATUS']._serialized_end=958
-  _globals['_DESCRIBEREQUEST']._serialized_start=960
-  _globals['_DESCRIBEREQUEST']._serialized_end=1035
-  _globals['_DESCRIBERESPONSE']._serialized_start=1037
-  _globals['_DESCRIBERESPONSE']._serialized_end=1110
-  _globals['_DELETEREQUEST']._serialized_start=1112
-  _globals['_DELETEREQUEST']._serialized_end=1155
-  _globals['_DELETERESPONSE']._serialized_start=1157
-  _globals['_DELETERESPONSE']._serialized_end=1173
-  _globals['_INSERTREQUEST']._serialized_start=1175
-  _globals['_INSERTREQUEST']._serialized_end=1254
-  _globals['_INSERTRESPONSE']._serialized_start=1256
-  _globals['_INSERTRESPONSE']._serialized_end=1300
-  _globals['_PUSHREQUEST']._serialized_start=1302
-  _globals['_PUSHREQUEST']._serialized_end=1375
-  _globals['_PUSHRESPONSE']._serialized_start=1377
-  _globals['_PUSHRESPONSE']._serialized_end=1409
-  _globals['_DECIDEREQUEST']._serialized_start=1411
-  _globals['_DECIDEREQUEST']._serialized_end=1523
-  _globals['_DECIDERESPONSE']._serialized_start=1525
-  _globals['_DECIDERESPONSE']._serialized_end=1558
-  _globals['_CATALOGSERVICE']._serialized_start=1745
-  _globals['_CATALOGSERVICE']._serialized_end=2330
+  _globals['_GETREQUEST']._serialized_start=366
+  _globals['_GETREQUEST']._serialized_end=509
+  _globals['_GETRESPONSE']._serialized_start=511
+  _globals['_GETRESPONSE']._serialized_end=608
+  _globals['_RESOURCESTATUS']._serialized_start=611
+  _globals['_RESOURCESTATUS']._serialized_end=1032
+  _globals['_DESCRIBEREQUEST']._serialized_start=1034
+  _globals['_DESCRIBEREQUEST']._serialized_end=1109
+  _globals['_DESCRIBERESPONSE']._serialized_start=1111
+  _globals['_DESCRIBERESPONSE']._serialized_end=1184
+  _globals['_DELETEREQUEST']._serialized_start=1186
+  _globals['_DELETEREQUEST']._serialized_end=1229
+  _globals['_DELETERESPONSE']._serialized_start=1231
+  _globals['_DELETERESPONSE']._serialized_end=1247
+  _globals['_INSERTREQUEST']._serialized_start=1249
+  _globals['_INSERTREQUEST']._serialized_end=1328
+  _globals['_INSERTRESPONSE']._serialized_start=1330
+  _globals['_INSERTRESPONSE']._serialized_end=1374
+  _globals['_PUSHREQUEST']._serialized_start=1376
+  _globals['_PUSHREQUEST']._serialized_end=1449
+  _globals['_PUSHRESPONSE']._serialized_start=1451
+  _globals['_PUSHRESPONSE']._serialized_end=1483
+  _globals['_DECIDEREQUEST']._serialized_start=1485
+  _globals['_DECIDEREQUEST']._serialized_end=1597
+  _globals['_DECIDERESPONSE']._serialized_start=1599
+  _globals['_DECIDERESPONSE']._serialized_end=1632
+  _globals['_CATALOGSERVICE']._serialized_start=1819
+  _globals['_CATALOGSERVICE']._serialized_end=2404
 # @@protoc_insertion_point(module_scope)

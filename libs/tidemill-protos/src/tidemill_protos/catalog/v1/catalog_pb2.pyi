@@ -169,6 +169,8 @@ class GetRequest(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     AS_OF_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Unset: every kind."""
     name: _builtins.str
@@ -177,27 +179,37 @@ class GetRequest(_message.Message):
     """An instant of the timeline of the system: the resources that were there then, with their definitions
     alone. Unset: those of now, and how they do.
     """
+    limit: _builtins.int
+    """A page: at most so many resources, in the order of kind and name. Unset: all of them."""
+    after: _builtins.str
+    """With `limit`: those behind this one, written as KIND/NAME."""
     def __init__(
         self,
         *,
         kind: _builtins.str | None = ...,
         name: _builtins.str | None = ...,
         as_of: _builtins.int | None = ...,
+        limit: _builtins.int | None = ...,
+        after: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_kind", b"_kind", "_name", b"_name", "as_of", b"as_of", "kind", b"kind", "name", b"name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_kind", b"_kind", "_limit", b"_limit", "_name", b"_name", "as_of", b"as_of", "kind", b"kind", "limit", b"limit", "name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_kind", b"_kind", "_name", b"_name", "as_of", b"as_of", "kind", b"kind", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_kind", b"_kind", "_limit", b"_limit", "_name", b"_name", "after", b"after", "as_of", b"as_of", "kind", b"kind", "limit", b"limit", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__as_of: _TypeAlias = _typing.Literal["as_of"]  # noqa: Y015
     _WhichOneofArgType__as_of: _TypeAlias = _typing.Literal["_as_of", b"_as_of"]  # noqa: Y015
     _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
     _WhichOneofArgType__kind: _TypeAlias = _typing.Literal["_kind", b"_kind"]  # noqa: Y015
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__as_of) -> _WhichOneofReturnType__as_of | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
 
@@ -208,6 +220,9 @@ class GetResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESOURCES_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """The `after` of the next page. Unset: nothing follows."""
     @_builtins.property
     def resources(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceStatus]:
         """One entry for each resource."""
@@ -216,12 +231,15 @@ class GetResponse(_message.Message):
         self,
         *,
         resources: _abc.Iterable[Global___ResourceStatus] | None = ...,
+        next: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next", b"_next", "next", b"next"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next", b"_next", "next", b"next", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__next: _TypeAlias = _typing.Literal["next"]  # noqa: Y015
+    _WhichOneofArgType__next: _TypeAlias = _typing.Literal["_next", b"_next"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next) -> _WhichOneofReturnType__next | None: ...
 
 Global___GetResponse: _TypeAlias = GetResponse  # noqa: Y015
 

@@ -16,6 +16,7 @@ from tidemill.runtime.resources.words import (
     HOST,
     MAIL_ADDRESS,
     RESERVED_WORDS,
+    SECRET_HEADER,
     SECRET_QUERY,
 )
 from tidemill.runtime.resources.words import RULES as SAYS
@@ -438,6 +439,13 @@ _ACTION = (
     ),
     _no_secret_in("self.sink.http.url", "self.sink.http"),
     _no_secret_in("self.sink.http.ask", "self.sink.http"),
+    Rule(
+        "!has(self.sink.http) || !has(self.sink.http.headers) || "
+        f"self.sink.http.headers.all(name, !name.matches('{SECRET_HEADER}'))",
+        "the value of a header is a secret, which every reader of the action would see: name it in "
+        "secretHeaders",
+        ".sink.http",
+    ),
     *(
         _no_secret_in(f"self.sink.{kind}.url", f"self.sink.{kind}")
         for kind in ("cloudEvents", "alertmanager", "pagerDuty")

@@ -5,11 +5,13 @@ Each becomes a CEL rule of the CRD by hand.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from tidemill.runtime.durations import parse_duration
 from tidemill.runtime.problems import Broken, FieldPath, SpecDocument, did_you_mean
 from tidemill.runtime.resources.record_rules import RECORD_RULES, secret_in_url
+from tidemill.runtime.resources.words import SECRET_HEADER
 
 TIMESTAMP_INTERVAL_MS_MIN = 50
 SYSTEM_TIMELINE = "system"
@@ -119,6 +121,12 @@ def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
         yield Broken(("sink", "http", "ask"), "only delivery askable asks", hint)
     for field in ("url", "ask"):
         yield from secret_in_url(http, field, ("sink", "http"))
+    for name in http.get("headers", {}):
+        if re.search(SECRET_HEADER, name):
+            says = (
+                "the value of this header is a secret, which every reader of the action would see"
+            )
+            yield Broken(("sink", "http", "headers", name), says, "name it in secretHeaders")
     for kind in ("redis", "email"):
         login = sink.get(kind, {})
         if "username" in login and "secret" not in login:

@@ -32,6 +32,10 @@ HEADER_VALUE = "[!-~]([ -~]{0,998}[!-~])?"
 URL = re.compile(rf"https?://{HOST}([/?#][!-~]{{0,1000}})?")
 SECRET_QUERY = "(?i)[?&][a-z0-9_.-]*(token|secret|passwd|password|signature|api_?-?key)="
 """A part of a URL behind its ? that holds what nobody may see."""
+SECRET_HEADER = (
+    "(?i)^((proxy-)?authorization|cookie)$|(token|secret|passwd|password|signature|api-?key)$"
+)
+"""The name of a header whose value nobody may see."""
 RESERVED_WORDS = frozenset({"if", "where", "not", "true", "false", "null", "next", "async"})
 FORMATS = FormatChecker(formats=())
 """The checker to validate the schemas of resources with."""

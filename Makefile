@@ -101,6 +101,11 @@ docs: setup ## the site of docs/, built into .state/site; a broken link or ancho
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 	@echo "open .state/site/index.html; with search: $(PY) -m http.server -d .state/site 8000"
 
+.PHONY: pictures
+pictures: setup ## take the pictures of the console in docs/ anew, in a real browser
+	@infra/setup.sh browser
+	@$(PY) -m tidemill.testkit.pictures docs
+
 bench: setup ## speed of arrangements and of views in batches against the Rust original; BENCH="--only NAME" narrows it
 	@$(PY) -m bench $(BENCH)
 

@@ -63,9 +63,9 @@ class Web:
         async with self.session.request(method, f"{self.address}{path}", **sent) as answer:
             return Said(answer.status, answer.headers, await answer.read())
 
-    async def insert(self, rows: pa.Table = ROWS) -> int:
+    async def insert(self, rows: pa.Table = ROWS, table: str = "delays") -> int:
         """When the rows were there."""
-        return (await self.whole.controller.insert("delays", rows)).time
+        return (await self.whole.controller.insert(table, rows)).time
 
 
 class Named:

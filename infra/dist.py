@@ -340,19 +340,6 @@ def copied(images: dict[str, dict[str, str]], out: Path, registry: str) -> None:
                 sys.exit(f"dist: {name} has the digest {digest} and not that of the index")
 
 
-RESOURCES = """
-apiVersion: tidemill.dev/v1alpha1
-kind: Table
-metadata: {name: flights}
-spec: {columns: [{name: plane, type: text}, {name: delay, type: int}], retain: all}
----
-apiVersion: tidemill.dev/v1alpha1
-kind: View
-metadata: {name: delays}
-spec: {retain: all, program: "late(plane: p, delay: d) := flights(plane: p, delay: d) if d > 30;"}
-"""
-
-
 def measure(out: Path) -> None:
     """Install in empty folders with fresh homes and no Java, ask, and print what it took."""
     with tempfile.TemporaryDirectory() as place:
@@ -374,7 +361,7 @@ def measure(out: Path) -> None:
 
 
 def took(name: str, folder: Path, install: list[str], tidemill: list[str]) -> None:
-    """Print seconds from an empty folder to an exact answer, of a clock and of a processor."""
+    """Print what each phase takes from an empty folder to an exact answer of a sample."""
     (folder / "bin").mkdir()
     for each in ("realpath", "dirname"):  # the scripts of uv call them
         (folder / "bin" / each).symlink_to(shutil.which(each) or each)
@@ -383,37 +370,55 @@ def took(name: str, folder: Path, install: list[str], tidemill: list[str]) -> No
         "HOME": str(folder), "PATH": f"{Path(tidemill[0]).parent}:{folder}/bin",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }  # fmt: skip
-    began, times = time.monotonic(), [used_s()]
 
-    def run(command: list[str], tries: int = 1) -> None:
-        for _ in range(tries):
-            said = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-            )
-            if not said.returncode:
-                return
-            time.sleep(0.2)
-        sys.exit(f"dist: {' '.join(command)} failed: {said.stderr}")
+    def run(*command: str) -> None:
+        said = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        if said.returncode:
+            sys.exit(f"dist: {' '.join(command)} failed: {said.stderr}")
 
-    run(install)
-    installed = time.monotonic()
-    times.append(used_s())
-    (folder / "delays.yaml").write_text(RESOURCES)
-    up = [*tidemill, "up", "-f", "delays.yaml", "--log-level", "error"]
+    phases = Phases()
+    run(*install)
+    phases.end("packages are installed")
+    run(*tidemill, "init", "sensors")
+    phases.end("the sample is written")
+    place = ["--grpc", "127.0.0.1:0", "--http-port", "0", "--log-level", "error"]
+    up, listens = [*tidemill, "up", "--sample", "sensors", *place], folder / ".tidemill"
     with subprocess.Popen(up, cwd=folder, env=environment) as server:
-        row = '{"plane": "N2", "delay": 45}'
-        run([*tidemill, "insert", "flights", "--row", row], tries=60)
-        run([*tidemill, "query", "late(p, d)", "--wait"])
-        answered = time.monotonic()
+        while not (found := list(listens.glob("grpc.address"))):
+            if server.poll() is not None:
+                sys.exit("dist: tidemill up ended")
+            time.sleep(0.05)
+        phases.end("the server listens")
+        run(*tidemill, "--address", found[0].read_text().strip(), "query", "hot(s, c)", "--wait")
+        phases.end("an answer is exact")
         server.terminate()
-    times.append(used_s())
-    print(
-        f"{name}: {installed - began:.1f} s until installed, {answered - began:.1f} s until an answer"
-    )
-    print(
-        f"  of a processor {times[1] - times[0]:.1f} s, and {times[2] - times[1]:.1f} s until the end"
-    )
+    used = f"of a processor {used_s() - phases.used_s:.1f} s until the end"
+    print(f"{name}: {phases.seconds():.1f} s, {used}")
+    for line in phases.lines:
+        print(f"  {line}")
     print(f"  load of the machine: {os.getloadavg()[0]:.0f}")
+
+
+class Phases:
+    """Phases one after the other: seconds of each, and the processor of what has ended in it."""
+
+    def __init__(self) -> None:
+        self.began, self.used_s = time.monotonic(), used_s()
+        self.lines: list[str] = []
+        self._ended, self._used_s = self.began, self.used_s
+
+    def end(self, name: str) -> None:
+        """End a phase once what it is named after is so."""
+        now, used = time.monotonic(), used_s()
+        took = f"{now - self._ended:6.1f} s, processor {used - self._used_s:5.1f} s"
+        self.lines.append(f"{took}: until {name}")
+        self._ended, self._used_s = now, used
+
+    def seconds(self) -> float:
+        """Seconds from the beginning to the end of the last phase."""
+        return self._ended - self.began
 
 
 def used_s() -> float:

@@ -310,6 +310,7 @@ async def test_an_address_in_use_is_refused_in_one_line() -> None:
         with pytest.raises(Unavailable) as caught:
             await serve(f"127.0.0.1:{server.port}", MemoryHandlers())
         assert "is it in use?" in str(caught.value)
+        assert "--grpc" in str(caught.value)
 
 
 async def test_a_service_that_is_not_offered_is_a_usage_error() -> None:

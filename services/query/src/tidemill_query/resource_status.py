@@ -31,6 +31,7 @@ from tidemill.host.supervised import RUNNING, Health
 from tidemill.rpc.messages import Json, ResourceStatus, Work
 from tidemill.rpc.paging import Page, cut
 from tidemill.runtime.breaking import told
+from tidemill.runtime.problems import did_you_mean
 from tidemill.runtime.resources import (
     KINDS,
     ActionSpec,
@@ -387,7 +388,7 @@ def kind_of(name: str, store: ResourceStore) -> str:
     for kind in dict.fromkeys([*KINDS, *(stored.resource.kind for stored in store.live())]):
         if name.lower() in (kind.lower(), f"{kind.lower()}s"):
             return kind
-    raise UsageError(f"there is no kind {name}; kinds are {', '.join(KINDS)}")
+    raise UsageError(f"there is no kind {name!r}; {did_you_mean(name, KINDS)}", reason="kind")
 
 
 def _unknown(health: Health, error: Exception) -> Health:

@@ -51,8 +51,11 @@ def kind_named(written: str) -> str:
     word = written.lower()
     found = KINDS.get(word) or KINDS.get(word.removesuffix("s"))
     if found is None:
-        kinds = ", ".join(KINDS)
-        raise UsageError(f"there is no kind {written!r}: write one of {kinds}", reason="kind")
+        from tidemill.runtime.problems import did_you_mean
+
+        raise UsageError(
+            f"there is no kind {written!r}; {did_you_mean(written, KINDS)}", reason="kind"
+        )
     return found
 
 

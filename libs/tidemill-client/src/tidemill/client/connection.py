@@ -265,8 +265,18 @@ class Client(Handles):
         return self._calls.insert(table, table_of(rows), token=token)
 
     def push(self, source: str, rows: Iterable[bytes | str], *, token: str | None = None) -> Pushed:
-        """Write raw rows to the log of a source, durable when this returns; once for each token."""
+        """Write raw rows to the log of a source, durable when this returns; once for each token.
+
+        Raises: UsageError for rows that are neither text nor bytes.
+        """
         sent = [r.encode() if isinstance(r, str) else r for r in rows]
+        for number, each in enumerate(sent):
+            if not isinstance(each, bytes):
+                raise UsageError(
+                    f"push refused: row {number} is of {type(each).__name__}: a row is text or bytes, "
+                    "as the format of its source writes it, such as json.dumps(row)",
+                    reason="row",
+                )
         return self._calls.push(source, sent, token=token)
 
     def heartbeat(self, source: str, until: int | str | datetime) -> None:

@@ -144,7 +144,7 @@ def _positional(application: ast.Application, names: Sequence[str]) -> tuple[ast
         if len(application.arguments) != len(names):
             raise UsageError(
                 f"goal refused: {application.name} has {len(names)} column{'s' * (len(names) != 1)}, not "
-                f"{len(application.arguments)}",
+                f"{len(application.arguments)}; write {application.name}({', '.join(names)})",
                 reason="InvalidGoal",
             )
         return tuple(argument.value for argument in application.arguments)

@@ -30,6 +30,7 @@ from tidemill.runtime.lifecycle import (
     keep_loaded,
     leave_pandas_out,
 )
+from tidemill.runtime.problems import did_you_mean
 from tidemill.runtime.resources import KINDS
 
 
@@ -138,8 +139,7 @@ def _kind(written: str) -> str:
     for kind in KINDS:
         if written.lower() in (kind.lower(), f"{kind.lower()}s"):
             return kind
-    kinds = ", ".join(KINDS)
-    raise UsageError(f"there is no kind {written!r}: write one of {kinds}", reason="kind")
+    raise UsageError(f"there is no kind {written!r}; {did_you_mean(written, KINDS)}", reason="kind")
 
 
 def _run(

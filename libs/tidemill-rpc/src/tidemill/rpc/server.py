@@ -137,7 +137,11 @@ def _bound_port(
             return server.add_insecure_port(address)
         return server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        raise Unavailable(f"cannot listen on {address}: is it in use?", address=address) from error
+        raise Unavailable(
+            f"cannot listen on {address}: is it in use? End the process that has it, or give another "
+            "address by --grpc",
+            address=address,
+        ) from error
 
 
 async def serve(

@@ -7,6 +7,7 @@ raises becomes a problem that tells the client what to do next.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -357,9 +358,14 @@ class HttpServer:
             )
         except OSError as error:
             await self._runner.cleanup()
+            taken = error.errno == errno.EADDRINUSE
+            why = (
+                "is it in use? End the process that has it, or give another port by --http-port"
+                if taken
+                else error.strerror or error
+            )
             raise UsageError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
-                reason="address-in-use",
+                f"cannot listen on {self._host}:{self._port}: {why}", reason="address-in-use"
             ) from error
         port: int = self._listening.sockets[0].getsockname()[1]
         return port

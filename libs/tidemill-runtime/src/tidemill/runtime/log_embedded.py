@@ -485,7 +485,8 @@ def _lock(directory: Path) -> int:
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(fd)
         raise UsageError(
-            f"log directory {directory} is in use by the process with pid {holder}",
+            f"log directory {directory} is in use by the process with pid {holder}: "
+            "end that one, or name another folder with --dir",
             reason="locked",
             directory=directory,
             pid=holder,

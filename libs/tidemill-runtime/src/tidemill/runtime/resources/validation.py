@@ -33,6 +33,8 @@ FORMER_FIELDS = {
 }
 """Advice for fields that resources had."""
 
+_TEXT_HINT = "write a text; the lines of one after | stand deeper than its key"
+
 FIELDS_SHOWN = 3
 """Fields that the hint for a mapping names."""
 
@@ -171,7 +173,7 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
             side = "least" if error.validator == "minimum" else "most"
             yield Problem(place, field, f"{_shown(value)} is not allowed", f"at {side} {rule}")
         case "minItems" | "minLength":
-            hint = "write at least one" if isinstance(value, list) else "write a text"
+            hint = "write at least one" if isinstance(value, list) else _TEXT_HINT
             yield Problem(place, field, "is empty", hint)
         case "maxItems" | "maxLength" | "maxProperties":
             yield Problem(place, field, "is too long", f"at most {rule}")

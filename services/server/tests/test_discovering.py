@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from tidemill.errors import Corrupt, Unavailable
+from tidemill.errors import Corrupt, Unavailable, UnknownCollection
 from tidemill.host import context as host_context
 from tidemill.shard import Description
 from tidemill.shard.collections import Collections
@@ -74,3 +74,19 @@ async def test_a_damaged_collection_is_logged_once_and_known_once_it_is_repaired
         await process.context.discover()
         assert process.context.catalog.named("mine").collection == "mine"
         assert not process.context.damaged
+
+
+async def test_a_question_for_a_name_that_nobody_has_looks_at_no_collection_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such question looked at all that users had created: seconds of the event loop for two
+    thousand.
+    """
+    async with running(tmp_path) as process:
+        look = Look(process, monkeypatch)
+        await process.context.collections.bind("mine", CREATED, frontier(0))
+        for _ in range(3):
+            with pytest.raises(UnknownCollection):
+                await process.query.snapshot("nobodys", None, None)
+        assert look.looks == 1
+        assert process.context.catalog.knows("mine")

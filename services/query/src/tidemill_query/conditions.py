@@ -52,6 +52,25 @@ def fixed_by(conditions: Sequence[Condition], schema: pa.Schema) -> dict[str, ob
     }
 
 
+def refuse_unknown(columns: Sequence[str], schema: pa.Schema) -> None:
+    """Raises: UsageError for columns of an answer that are not there, or are named twice."""
+    for column in columns:
+        _index(column, schema, "answer")
+    if len(set(columns)) < len(columns):
+        raise UsageError("answer refused: name each of its columns once", reason="Twice")
+
+
+def _index(column: str, schema: pa.Schema, asked: str) -> int:
+    """The place of a column. Raises: UsageError."""
+    at: int = schema.get_field_index(column)
+    if at < 0:
+        raise UsageError(
+            f"{asked} refused: there is no column {column}; there are {', '.join(schema.names)}",
+            reason="UnknownColumn",
+        )
+    return at
+
+
 def _refuse_many(conditions: Sequence[Condition]) -> None:
     if len(conditions) > CONDITIONS_MAX:
         raise UsageError(
@@ -61,14 +80,7 @@ def _refuse_many(conditions: Sequence[Condition]) -> None:
 
 
 def _kind_of(condition: Condition, schema: pa.Schema) -> pa.DataType:
-    at = schema.get_field_index(condition.column)
-    if at < 0:
-        raise UsageError(
-            f"filter refused: there is no column {condition.column}; there are "
-            f"{', '.join(schema.names)}",
-            reason="UnknownColumn",
-        )
-    return schema.field(at).type
+    return schema.field(_index(condition.column, schema, "filter")).type
 
 
 def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:

@@ -69,7 +69,7 @@ class Answers:
         self._process = process
         self.controller = Controller(context, process.work, process.reports)
         self.query = QueryDriver(
-            collections, catalog, clock, settings, context.discover,
+            collections, catalog, clock, settings, context.learn_created,
             QuestionLimits.of(limits), lambda view: may_explain(catalog, view),
             ALONE_AGE_S if process.reports.sole else None,
         )  # fmt: skip
@@ -95,7 +95,7 @@ class Answers:
         """
         context, (written, _) = self._process.context, split_name(goal)
         if not context.catalog.knows(written):
-            await context.discover()
+            await context.learn_created()
         known = context.catalog.knows(written)
         name = context.catalog.named(written).name if known else written
         caller.get().demand(Role.reader, name, shown=written)

@@ -45,7 +45,7 @@ from tidemill.shard.encoding import encode_rollup
 from tidemill.shard.hashing import fingerprint
 from tidemill.shard.incoming import normal_rows
 from tidemill.time import Frontier
-from tidemill_query.conditions import filter_of
+from tidemill_query.conditions import filter_of, refuse_unknown
 
 
 class Names(Protocol):
@@ -280,6 +280,7 @@ class StorageDriver:
         reader = _reader(capability)
         await self._collections.check_stated(reader)
         schema = (await self._collections.description(reader.collection)).schema
+        refuse_unknown(columns, schema)
         async with self._renewed(reader):
             stream = self._collections.subscribe(
                 reader, at, snapshot=snapshot, up_to=up_to,

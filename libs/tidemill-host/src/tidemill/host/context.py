@@ -67,11 +67,18 @@ class Context:
     async def discover(self) -> None:
         """Enter collections that users have created since by their names, and forget deleted ones.
 
-        A damaged collection is told once in the log, and has no name until it is repaired.
-        Collections that a failure kept from being looked at are looked at the next time. Raises:
-        Unavailable. Cost: a look at each collection that is new, or was created.
+        Raises: as `learn_created`. Cost: a look at each collection that is new, or was created.
         """
         await self.forget_deleted()
+        await self.learn_created()
+
+    async def learn_created(self) -> None:
+        """Enter collections that users have created since by their names.
+
+        A damaged collection is told once in the log, and has no name until it is repaired.
+        Collections that a failure kept from being looked at are looked at the next time. Raises:
+        Unavailable. Cost: the ids of all collections, and a look at each one that is new.
+        """
         for collection in await self.collections.ids():
             if collection in self.looked_at or self.catalog.knows(collection):
                 continue

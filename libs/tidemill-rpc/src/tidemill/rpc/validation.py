@@ -7,7 +7,7 @@ are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidemill.errors import UsageError
@@ -29,7 +29,7 @@ _ITEMS_MAX = {
 
 _CHARS_MAX = {
     "goal": TEXT_CHARS_MAX, "record": RECORD_CHARS_MAX, "names": TEXT_CHARS_MAX, "value_json": TEXT_CHARS_MAX,
-    "program": DOCUMENT_CHARS_MAX,
+    "program": DOCUMENT_CHARS_MAX, "text": DOCUMENT_CHARS_MAX, "file": 8_000,
 }  # fmt: skip
 """Characters of texts that are no names."""
 
@@ -64,7 +64,9 @@ def _refuse_many(message: Any) -> None:
                     f"the request's {field.name} are {len(value):,}, more than {most:,}: ask for fewer at a time",
                     reason="request", field=field.name,
                 )  # fmt: skip
-            texts = value if texts else ()
+            texts = value if texts or _is_map(field) else ()
+            for each in _messages_in(field, value):
+                _refuse_many(each)
         elif field.type == field.TYPE_MESSAGE:
             _refuse_many(value)
         longest = max(map(len, texts), default=0)
@@ -73,6 +75,25 @@ def _refuse_many(message: Any) -> None:
                 f"the request's {field.name} is too long: it has {longest:,} characters",
                 reason="request", field=field.name,
             )  # fmt: skip
+
+
+def _is_map(field: Any) -> bool:
+    """Whether a repeated field is a map; the keys of ours are texts."""
+    inner = field.message_type
+    return inner is not None and bool(inner.GetOptions().map_entry)
+
+
+def _messages_in(field: Any, value: Any) -> Iterable[Any]:
+    """The messages of a repeated field that may hold a text, or many of something."""
+    inner = field.message_type
+    if _is_map(field):
+        held = inner.fields_by_name["value"].message_type
+        return () if held is None else value.values()
+    numbers = inner is None or all(
+        each.type not in (each.TYPE_STRING, each.TYPE_MESSAGE) and not each.is_repeated
+        for each in inner.fields
+    )
+    return () if numbers else value
 
 
 def _name(value: str) -> str | None:

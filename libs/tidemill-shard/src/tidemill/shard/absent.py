@@ -17,8 +17,11 @@ from tidemill.time import sole_time
 
 
 def takes_away(updates: pa.Table) -> bool:
-    """Whether some update has a negative diff."""
-    least = pc.min(updates.column(DIFF)).as_py()
+    """Whether some update has a negative diff; False where none has one, and all are refused."""
+    at = updates.schema.get_field_index(DIFF)
+    if at < 0 or not pa.types.is_integer(updates.schema.field(at).type):
+        return False
+    least = pc.min(updates.column(at)).as_py()
     return least is not None and least < 0
 
 

@@ -115,6 +115,13 @@ def test_files_that_take_longest_begin_first_and_stay_whole() -> None:
     ]  # type: ignore[attr-defined]  # fmt: skip
 
 
+def test_files_that_look_at_the_whole_process_begin_before_all_others(tmp_path: Path) -> None:
+    (tmp_path / "looks.py").write_text("hold_again()\n")
+    items = [SimpleNamespace(path=tmp_path / f"{file}.py") for file in ("heavy", "light", "looks")]
+    ordered = heaviest_first(items, {"heavy": 90.0})  # type: ignore[arg-type]
+    assert [item.path.stem for item in ordered] == ["looks", "heavy", "light"]
+
+
 def test_files_that_take_the_session_of_spark_are_one_unit() -> None:
     files = [
         ROOT / "libs" / "tidemill-spark" / "tests" / name
@@ -129,7 +136,7 @@ def test_weights_are_of_files_that_are_there() -> None:
         file.stem
         for members in ("libs", "services", "examples")
         for file in (ROOT / members).glob("*/tests/test_*.py")
-    }
+    } | {file.stem for file in (ROOT / "bench").glob("*/test_*.py")}
     assert set(weights()) - there == set()
 
 

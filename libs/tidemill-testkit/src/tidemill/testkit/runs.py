@@ -43,8 +43,17 @@ os.environ.update(_IN_CHILDREN)  # noqa: TID251  for all processes that tests st
 
 
 def heaviest_first(items: list[pytest.Item], weight: Mapping[str, float]) -> list[pytest.Item]:
-    """The tests by the weights of their files; a file stays whole, and light files keep places."""
-    return sorted(items, key=lambda item: -weight.get(item.path.stem, 0.0))
+    """The tests by the weights of their files; a file stays whole, and light files keep places.
+
+    Before them come those that have the collector look at the whole process, while it is small.
+    """
+    return sorted(items, key=lambda i: (not looks_at_all(i.path), -weight.get(i.path.stem, 0.0)))
+
+
+@cache
+def looks_at_all(file: Path) -> bool:
+    """Whether tests of a file hold again what stays: a full look, of a second or more later on."""
+    return file.exists() and "hold_again()" in file.read_text()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -54,3 +54,16 @@ def test_the_reason_of_the_broker_is_told() -> None:
     told = translate("making t", UnknownTopicOrPartitionError("no t"))
     assert str(told).startswith("making t failed: ")
     assert "no t" in str(told)
+
+
+def test_a_broker_that_does_not_answer_is_told_by_its_address() -> None:
+    """The text is that of the client, with what is to be checked of TLS behind it."""
+    family = "<AddressFamily.AF_INET: 2>"
+    places = f"[('127.0.0.1', 1, {family}), ('b.example', 9092, {family})]"
+    error = KafkaConnectionError(f"Unable to bootstrap from {places} (check tls)")
+    says = translate("looking up topic t", error).message
+    assert says == (
+        "looking up topic t failed: no broker answers at 127.0.0.1:1, b.example:9092; is it up, and "
+        "is its address right? (check tls)"
+    )
+    assert "AddressFamily" not in says

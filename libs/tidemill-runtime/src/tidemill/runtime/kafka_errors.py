@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -54,6 +55,11 @@ _FORBIDDEN = (
     TopicAuthorizationFailedError,
 )
 
+_NO_BROKER = re.compile(r"(?:KafkaConnectionError: )?Unable to bootstrap from \[(.*?\))\]")
+"""Words of the client that finds none of the brokers that it was given."""
+
+_ADDRESS = re.compile(r"\('([^']+)', ([0-9]+)")
+
 FOREIGN = (KafkaError, ConsumerStoppedError, TimeoutError, asyncio.TimeoutError, OSError)
 """Everything that a call of aiokafka may raise when the broker, the network or the call is to
 blame.
@@ -67,7 +73,7 @@ def translate(tried: str, error: BaseException, *, writing: bool = False) -> Tid
     it is Unavailable: a read can always be repeated. So is a topic that asks for more replicas than
     there are brokers: one of them may be away.
     """
-    words = f"{tried} failed: {str(error) or type(error).__name__}"
+    words = f"{tried} failed: {_said(error)}"
     if isinstance(error, OffsetOutOfRangeError):
         return UsageError(words, reason="offset-out-of-range")
     if isinstance(error, _REFUSED):
@@ -81,6 +87,16 @@ def translate(tried: str, error: BaseException, *, writing: bool = False) -> Tid
     if writing:
         return Indeterminate(words)
     return Unavailable(words)
+
+
+def _said(error: BaseException) -> str:
+    """The text of an error; where no broker answers, with addresses in place of sockets."""
+    return _NO_BROKER.sub(_no_broker, str(error) or type(error).__name__)
+
+
+def _no_broker(found: re.Match[str]) -> str:
+    places = ", ".join(f"{host}:{port}" for host, port in _ADDRESS.findall(found[1]))
+    return f"no broker answers at {places}; is it up, and is its address right?"
 
 
 @contextmanager

@@ -240,7 +240,8 @@ def check_entries(topic: str, records: Sequence[Entry], partitions: int) -> None
 
 def unknown_topic(topic: str) -> UsageError:
     """The error for a topic that is not there."""
-    return UsageError(f"topic {topic} does not exist", reason="unknown-topic", topic=topic)
+    says = f"topic {topic} does not exist: create it, or correct its name"
+    return UsageError(says, reason="unknown-topic", topic=topic)
 
 
 def unknown_partition(topic: str, partition: int, partitions: int) -> UsageError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import pytest
 
+from tidemill.arrangement.looks import LOOK
 from tidemill.errors import UsageError
 from tidemill.rpc import codecs_proof
 from tidemill.rpc.messages import Explanation, Json
@@ -31,6 +34,17 @@ def test_a_tree_comes_back_as_it_was(tree: Json) -> None:
     assert codecs_proof.explanation_in(why) == found
     why_not = query.WhyNotResponse.FromString(codecs_proof.why_not_out(found).SerializeToString())
     assert codecs_proof.explanation_in(why_not) == found
+
+
+def test_a3_a_long_proof_looks_while_it_becomes_a_message() -> None:
+    """500 parts took five milliseconds, in which no call of another user went first."""
+    looks: list[None] = []
+    parts: list[Json] = [LEAF] * 500
+    told = copy_context()
+    told.run(LOOK.set, lambda: looks.append(None))
+    made = told.run(codecs_proof.why_out, Explanation("", {"fact": "b(1)", "children": parts}))
+    assert len(made.nodes) == 501
+    assert len(looks) >= len(made.nodes)
 
 
 def test_a_proof_of_seventy_thousand_steps_comes_back_whole() -> None:

@@ -24,10 +24,12 @@ from tidemill.arrangement.looks import LOOK, let_go
 from tidemill.catalog.apply import documents
 from tidemill.catalog.apply.turns import TURN
 from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.entry import CatalogEntry
 from tidemill.catalog.programs import CHARS_KEPT, Programs
 from tidemill.catalog.store import Stored
 from tidemill.datalog import parser, records
 from tidemill.datalog.dataflow import missing_in
+from tidemill.datalog.proofs import Proof
 from tidemill.errors import TidemillError
 from tidemill.host.observing import expect_refusals, watch_loop
 from tidemill.host.questions import histories
@@ -193,6 +195,31 @@ async def test_a3_rows_of_reasons_and_long_questions_are_read_beside_the_loop(
         long = await process.query.ask(f"numbers({'(' * 150}8{')' * 150})", None, None)
         assert short.table.num_rows == long.table.num_rows == 1
         assert [name.partition("_")[0] for name in goals] == ["MainThread", "asked"]
+
+
+async def test_a3_a_proof_is_walked_beside_the_loop_whatever_other_views_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop went through all parts of a proof, and through all views for each one."""
+    walks: list[str] = []
+    made: list[str] = []
+    others = [EVEN.replace("even", f"even-{n}").replace("two", f"two{n}") for n in range(8)]
+    async with running(tmp_path) as process:
+        documents = "---\n".join([NUMBERS, EVEN, *others])
+        await process.controller.apply([ResourceDocument(documents, "even.yaml")])
+        await process.controller.insert("numbers", pa.table({"n": [7, 8]}))
+        await process.query.snapshot("even/two", None, 30)
+        monkeypatch.setattr(Proof, "every_part", noting(walks, Proof.every_part))
+        monkeypatch.setattr(CatalogEntry, "readable", noting(made, CatalogEntry.readable))
+        counts = []
+        for _ in range(2):
+            made.clear()
+            assert "numbers(8)" in (await process.query.why("even/two(8)", None)).text
+            counts.append(len(made))
+    assert {name.partition("_")[0] for name in walks} == {"asked"}
+    assert len(walks) == 2
+    assert counts[0] > len(others)  # the companion: the first proof looks at all views
+    assert counts[1] <= 2
 
 
 async def test_a3_a_user_has_one_thing_done_at_a_time_and_others_need_not_wait() -> None:

@@ -100,6 +100,7 @@ class Catalog(Names):
         self._plugin_load_s = plugin_load_s
         self._judges = judges
         self._views: dict[str, PlannedView] = {}
+        self._shown: dict[str, ViewOf] = {}
         self._sources: dict[str, SourceOf] = {}
         self._sharing: defaultdict[str, set[str]] = defaultdict(set)
         """The sources that share their bindings, by the name under which they do."""
@@ -146,6 +147,7 @@ class Catalog(Names):
         elif isinstance(spec, ViewSpec):
             view = self.plan_view(stored)
             self._views[stored.resource.name] = view
+            self._shown.pop(stored.resource.name, None)
             for named in view.outputs.values():
                 self.add(named)
             self._add_aside(stored, view.program.timeline or SYSTEM, errors=ERROR_SCHEMA)
@@ -347,8 +349,13 @@ class Catalog(Names):
         return self._views[name]
 
     def view(self, name: str) -> ViewOf:
-        """A view as the query service sees it."""
-        planned = self.planned(name)
+        """A view as the query service sees it, made once: each proof asks for all of them."""
+        if name not in self._shown:
+            self._shown[name] = self._view_of(self.planned(name))
+        return self._shown[name]
+
+    def _view_of(self, planned: PlannedView) -> ViewOf:
+        name = planned.stored.resource.name
         return ViewOf(
             name, planned.program,
             {p: named.readable() for p, named in planned.inputs.items()},
@@ -485,6 +492,7 @@ class Catalog(Names):
     def forget(self, name: str) -> None:
         """Leave out what a deleted resource made."""
         self._views.pop(name, None)
+        self._shown.pop(name, None)
         self._sources.pop(name, None)
         for shared, sources in list(self._sharing.items()):
             sources.discard(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
+from tidemill.arrangement.looks import look
 from tidemill.errors import UsageError
 from tidemill.rpc.codecs import json_out
 from tidemill.rpc.messages import Explanation, Json
@@ -42,6 +43,7 @@ def _nodes_out(tree: Json) -> Iterator[query.ExplanationNode]:
         return
     pending: list[tuple[int, Json]] = [(0, tree)]
     while pending:
+        look()
         depth, node = pending.pop()
         children = node.get(CHILDREN) if isinstance(node, dict) else None
         if not isinstance(node, dict) or not isinstance(children, list):

@@ -26,9 +26,12 @@ class Crossing:
         views: Sequence[ViewOf],
         explains: Callable[[str], bool],
         prove: Callable[[ViewOf, Record, int], Awaitable[Proof | None]],
+        inputs_in: Callable[[Proof], Awaitable[Sequence[Proof]]],
         reach: Reach,
     ) -> None:
+        """`inputs_in` gives the parts of a proof that are inputs; a proof may have very many."""
         self._prove = prove
+        self._inputs_in = inputs_in
         self._explains = explains
         self._reach = reach
         self._derived: Mapping[str, tuple[ViewOf, str]] = {
@@ -43,7 +46,7 @@ class Crossing:
         waiting = deque([(proof, view, 0)])
         while waiting:
             part, within, depth = waiting.popleft()
-            for leaf in [each for each in part.every_part() if each.kind == "input"]:
+            for leaf in await self._inputs_in(part):
                 readable = None
                 if leaf.record is not None:
                     readable = within.inputs.get(leaf.record.predicate)

@@ -51,9 +51,12 @@ class Prover:
         if isinstance(found, Explanation):
             return found
         views = self._directory.views()
-        crossing = Crossing(views, self._explains, self._below, self._reach)
+        crossing = Crossing(views, self._explains, self._below, self._inputs_in, self._reach)
         await crossing.extend(found, view, at)
         return await self._workers.run(self._workers.allowance(), reasons.proved, asked, found, at)
+
+    async def _inputs_in(self, proof: Proof) -> list[Proof]:
+        return await self._workers.run(self._workers.allowance(), reasons.inputs_in, proof)
 
     async def _below(self, view: ViewOf, record: Record, at: int) -> Proof | None:
         found = await self._proof(view, record, at)

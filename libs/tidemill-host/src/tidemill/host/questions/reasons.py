@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from tidemill.arrangement.looks import look
+from tidemill.arrangement.looks import look, with_looks
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.proofs import Proof
@@ -38,6 +38,11 @@ def proof(
     if found is None:
         return Explanation(f"{record} is not present at {at}; ask why-not")
     return found
+
+
+def inputs_in(proof: Proof) -> list[Proof]:
+    """The parts of a proof that are inputs. Cost: O(parts), with looks."""
+    return [each for each in with_looks(proof.every_part()) if each.kind == "input"]
 
 
 def proved(asked: Record, found: Proof, at: int) -> Explanation:

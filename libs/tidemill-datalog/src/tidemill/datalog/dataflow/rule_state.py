@@ -35,6 +35,9 @@ from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.state import Share, StateRow
 from tidemill.errors import Corrupt
 
+_STRAIGHT_ROWS = 1 << 13
+"""Rows of a change that are contributions as they are, of which so many are taken at once."""
+
 
 @dataclass(slots=True)
 class Figures:
@@ -154,7 +157,7 @@ class RuleState:
         if self._witnessed is not None:
             found = self._with_witness(deltas, change, facts)
         elif self.latch is None and self.sampled is None:
-            parts = [self.matches.solutions(d, change, facts, self._finished) for d in deltas]
+            parts = [self._solved(delta, change, facts) for delta in deltas]
             found = self._noted(joined(parts))
         else:
             parts = [self.matches.solutions(delta, change, facts) for delta in deltas]
@@ -162,6 +165,21 @@ class RuleState:
         told = len(found) + self.waiting - waited
         self.figures.add(len(change), told, self._engine.timer() - began)
         return found
+
+    def _solved(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Facts]) -> Change:
+        """The change of the head by matches, which are not made where a reduction needs none.
+
+        A group that takes rows as they are takes them in smaller pieces, which stay in the cache.
+        """
+        reduction = self.reduction
+        sources = None if reduction is None else reduction.straight(delta)
+        if reduction is None or sources is None or not reduction.contributes_ahead:
+            return self.matches.solutions(delta, change, facts, self._finished)
+        lower = self._engine.lower
+        pieces = range(0, max(len(change), 1), _STRAIGHT_ROWS)
+        return joined(
+            [reduction.ahead(change[at : at + _STRAIGHT_ROWS], lower, sources) for at in pieces]
+        )
 
     def _with_witness(
         self, deltas: Sequence[DeltaPlan], change: Change, facts: Mapping[str, Facts]

@@ -39,6 +39,11 @@ from tidemill.arrangement.looks import look
 from tidemill.datalog.columns.spelling import MOMENTS, TEXTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import merged_all
+from tidemill.datalog.dataflow.operators.contributing import (
+    Sources,
+    sources_of,
+    straight_sources,
+)
 from tidemill.datalog.dataflow.operators.decimal_sums import in_two_words, sums_of
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.iterating import joined
@@ -46,10 +51,10 @@ from tidemill.datalog.dataflow.operators.matching import PIECE_ROWS, Matches
 from tidemill.datalog.dataflow.operators.ranks import RANKED, put_ranks
 from tidemill.datalog.dataflow.operators.regrouping import Regrouped, Touched, words_in
 from tidemill.datalog.dataflow.operators.stretches import Observed
-from tidemill.datalog.dataflow.plan import Reduce, RulePlan
+from tidemill.datalog.dataflow.plan import DeltaPlan, Reduce
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, TIME, Schema, value_of, word_of
 from tidemill.datalog.lattices import TALLIES, Lattice, Tally, tally
-from tidemill.datalog.logical.forms import Expression, Type, Variable
+from tidemill.datalog.logical.forms import Expression, Type
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of
 from tidemill.datalog.presence import END, fact_text
 from tidemill.datalog.sums import among_floats
@@ -64,8 +69,6 @@ _IN_ORDER = MOMENTS | {Type.INT, Type.BOOL, Type.FLOAT}
 """Types of which the greatest and the least word are known, floats by `_turned`.
 
 Those of `RANKED` are known by ranks."""
-_COPIED = MOMENTS | {Type.INT, Type.BOOL}
-"""Types of variables whose words are values of a group as they are."""
 _SUMMED = frozenset({Type.INT, Type.FLOAT, Type.DECIMAL})
 _ADDED = TALLIES - {"count"}
 
@@ -117,7 +120,12 @@ class Reduction:
             self._sums = Sums(self._groups, values, reduce.timed)
         self._width = self._groups + 2 + values + 1
         self._group_columns = np.arange(self._first, schema.expiry)
-        self._sources = _sources(reduce, matches.plan, schema, self._first, self._terms)
+        self._sources = sources_of(reduce, matches.plan, schema, self._first, self._terms)
+        each = [straight_sources(self._sources, matches.plan, d) for d in matches.plan.deltas]
+        self._straight = {
+            id(delta): found for delta, found in zip(matches.plan.deltas, each, strict=True)
+            if found is not None
+        }  # fmt: skip
         self._contributions = Regrouped(self._width, self._groups)
         self._observed = Observed(reduce, schema, self._groups, texts, lattices)
         self._failing = Failing(schema, errors, matches.plan.form.number, texts, self._first)
@@ -214,29 +222,29 @@ class Reduction:
         if self._sums is not None:
             self._sums.compact(since)
 
-    def ahead(self, matches: Change, since: int) -> Change:
+    def straight(self, delta: DeltaPlan) -> Sources | None:
+        """The sources of contributions in the change of a delta plan, None if it makes matches."""
+        return self._straight.get(id(delta))
+
+    def ahead(self, matches: Change, since: int, sources: Sources | None = None) -> Change:
         """Take a piece of matches in where sums move by it, else its contributions.
 
-        Cost: O(matches).
+        With `sources` the rows of a change stand for their matches. Cost: O(matches).
         """
-        change = self.contributed(matches)
+        change = self.contributed(matches, sources)
         if self._sums is None:
             return change
         self._sums.add(change, since)
         self.waiting += len(change)
-        return change[:0]
+        return no_change(self._width)  # a part of the change would keep all of its memory
 
-    def contributed(self, matches: Change) -> Change:
+    def contributed(self, matches: Change, sources: Sources | None = None) -> Change:
         """Matches as contributions; those of which a value fails are errors. Cost: O(matches)."""
         if not len(matches):
             return no_change(self._width)
-        if self._sources is not None:
-            columns = self._matches.plan.columns
-            groups, terms = self._sources
-            return contribute(
-                matches, groups, columns.time if self._first else -1, columns.expiry, terms,
-                self._width,
-            )  # fmt: skip
+        sources = sources or self._sources
+        if sources is not None:
+            return sources.contributions(matches, self._width)
         values: list[tuple[I64Array, BoolArray | None]] = []
         if self._plan.carried:
             numbers, failures = self._injected(matches)
@@ -460,23 +468,6 @@ def _together(changed: Sequence[Change], come: Sequence[Change]) -> tuple[Change
     """Changes as one, and how many rows are in the first of them."""
     parts = [*changed, *come]
     return joined([part for part in parts if len(part)] or parts[:1]), sum(map(len, changed))
-
-
-def _sources(
-    reduce: Reduce, plan: RulePlan, schema: Schema, first: int, terms: Sequence[Expression]
-) -> tuple[I64Array, I64Array] | None:
-    """The columns of a match with its group and its values, None where one of them is computed."""
-    columns = {place: column for column, place in plan.head.copies.T.tolist()}
-    columns[TIME] = plan.columns.time
-    groups = [columns.get(place) for place in range(first, schema.expiry)]
-    values: list[int | None] = []
-    for term, kind in zip(terms, reduce.kinds, strict=True):
-        known = plan.columns.variables.get(term.name) if isinstance(term, Variable) else None
-        copied = known is not None and known[1] is kind and kind in _COPIED
-        values.append(known[0] if known is not None and copied else None)
-    if reduce.carried or None in groups or None in values:
-        return None
-    return np.array(groups, np.int64), np.array(values, np.int64)
 
 
 def _all_at_once(reduce: Reduce, schema: Schema) -> bool:

@@ -61,35 +61,21 @@ def _place(
 
 
 @inlined
-def _write_onward(
-    rows: I64Array, ranks: I64Array, reaches: I64Array, at: Word, last: Word, expiry: Word
+def _write_reach(
+    rows: I64Array, ranks: I64Array, reaches: I64Array, at: Word, first: Word, last: Word,
+    onward: Word, expiry: Word,
 ) -> bool:  # fmt: skip
-    """Write the reach of a witness onward; whether it was another one."""
+    """Write the reach of a witness, onward (1) or back (0); whether it was another one."""
     begin, end = rows[at, rows.shape[1] - 2], rows[at, rows.shape[1] - 1]
     best = rows[at, expiry] if expiry >= 0 else np.int64(END_WORD)
-    if at + 1 < last and ranks[at + 1, HASH] == ranks[at, HASH]:
-        begin = min(begin, reaches[at + 1, ONWARD + FIRST_START])
-        end = max(end, reaches[at + 1, ONWARD + LAST_END])
-        best = max(best, reaches[at + 1, ONWARD + BEST])
-    same = reaches[at, ONWARD + FIRST_START] == begin and reaches[at, ONWARD + LAST_END] == end
-    reaches[at, ONWARD + FIRST_START], reaches[at, ONWARD + LAST_END] = begin, end
-    reaches[at, ONWARD + BEST] = best
-    return not same
-
-
-@inlined
-def _write_back(
-    rows: I64Array, ranks: I64Array, reaches: I64Array, at: Word, first: Word, expiry: Word
-) -> bool:  # fmt: skip
-    """Write the reach of a witness back; whether it was another one."""
-    begin, end = rows[at, rows.shape[1] - 2], rows[at, rows.shape[1] - 1]
-    best = rows[at, expiry] if expiry >= 0 else np.int64(END_WORD)
-    if at > first and ranks[at - 1, HASH] == ranks[at, HASH]:
-        begin = min(begin, reaches[at - 1, FIRST_START])
-        end = max(end, reaches[at - 1, LAST_END])
-        best = max(best, reaches[at - 1, BEST])
-    same = reaches[at, FIRST_START] == begin and reaches[at, LAST_END] == end
-    reaches[at, FIRST_START], reaches[at, LAST_END], reaches[at, BEST] = begin, end, best
+    other, reach = at + 2 * onward - 1, ONWARD * onward
+    if first <= other < last and ranks[other, HASH] == ranks[at, HASH]:
+        begin = min(begin, reaches[other, reach + FIRST_START])
+        end = max(end, reaches[other, reach + LAST_END])
+        best = max(best, reaches[other, reach + BEST])
+    same = reaches[at, reach + FIRST_START] == begin and reaches[at, reach + LAST_END] == end
+    reaches[at, reach + FIRST_START], reaches[at, reach + LAST_END] = begin, end
+    reaches[at, reach + BEST] = best
     return not same
 
 
@@ -99,16 +85,12 @@ def _narrow(
     expiry: Word,
 ) -> None:  # fmt: skip
     """Write the reaches of a witness that has been cut, and of others as far as they change."""
-    key, place = ranks[at, HASH], np.int64(at)
-    while place < last and ranks[place, HASH] == key:
-        if not _write_back(rows, ranks, reaches, place, first, expiry):
-            break
-        place += 1
-    place = np.int64(at)
-    while place >= first and ranks[place, HASH] == key:
-        if not _write_onward(rows, ranks, reaches, place, last, expiry):
-            break
-        place -= 1
+    for onward in range(2):
+        place = np.int64(at)
+        while first <= place < last and ranks[place, HASH] == ranks[at, HASH]:
+            if not _write_reach(rows, ranks, reaches, place, first, last, onward, expiry):
+                break
+            place += 1 - 2 * onward
 
 
 @compiled
@@ -122,8 +104,8 @@ def write_reaches(
     """
     start = rows.shape[1] - 2
     for step in range(0 if upward else last - first):
-        _write_onward(rows, ranks, reaches, last - 1 - step, last, expiry)
-        _write_back(rows, ranks, reaches, first + step, first, expiry)
+        _write_reach(rows, ranks, reaches, last - 1 - step, first, last, 1, expiry)
+        _write_reach(rows, ranks, reaches, first + step, first, last, 0, expiry)
     for step in range(last - first if upward else 0):
         at = last - 1 - step
         begin, end, low = rows[at, start], rows[at, start + 1], ranks[at, LOW]

@@ -1,7 +1,8 @@
 """The cost of a scan by Spark: python -m bench.spark [--rows N] [--runs N].
 
 The answer is compared first. Seconds are those of a processor, in a warm session. They count this
-process and all that it began: planning, Python workers, the JVM and the server.
+process and all that it began: planning, Python workers, the JVM and the server. Each scan is paired
+with one of a source that reads nothing, which is what Spark takes for such rows.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from bench.spark.floor import Floor, rows_of
 from tidemill.client.spark import TidemillSource
 from tidemill.rpc.server import Server, serve
 from tidemill.runtime.clock import SystemClock
@@ -37,20 +39,10 @@ SCHEMA = pa.schema(
 SCANS = {"all four columns": "k, a, carrier, f", "two columns": "k, a", "one column": "a"}
 
 
-def rows_of(size: int) -> pa.Table:
+def updates_of(size: int) -> pa.Table:
     """Rows with keys of their own, each once, all at time 0."""
-    numbers = np.random.default_rng(7)
-    names = pa.array([f"carrier {n}" for n in range(20)])
-    return pa.table(
-        {
-            "k": np.arange(size),
-            "a": numbers.integers(0, 1_000_000, size),
-            "carrier": names.take(pa.array(numbers.integers(0, 20, size))),
-            "f": numbers.integers(0, 1_000, size) / 4,
-            "_time": np.zeros(size, np.uint64),
-            "_diff": np.ones(size, np.int64),
-        }
-    )
+    times, diffs = np.zeros(size, np.uint64), np.ones(size, np.int64)
+    return rows_of(size, SCHEMA).append_column("_time", [times]).append_column("_diff", [diffs])
 
 
 @contextmanager
@@ -123,16 +115,21 @@ def measured(spark: SparkSession, address: str, rows: pa.Table, runs: int) -> No
         source = spark.read.format("tidemill").options(**options).option("columns", columns)
         names = columns.split(", ")
         assert summed(source.load()) == expected(rows, names), title
-        found = []
-        for _ in range(runs):
-            before = seconds_of_processors()
-            summed(source.load())
-            found.append(seconds_of_processors() - before)
         partitions = source.load().rdd.getNumPartitions()
-        rate = rows.num_rows / median(found) / 1e6
+        same = {"rows": rows.num_rows, "partitions": partitions, "columns": columns}
+        floor = spark.read.format("floor").options(**same)
+        found, least = list[float](), list[float]()
+        for _ in range(runs):
+            for taken, each in ((found, source), (least, floor)):
+                before = seconds_of_processors()
+                summed(each.load())
+                taken.append(seconds_of_processors() - before)
+        rate, most = (rows.num_rows / median(each) / 1e6 for each in (found, least))
+        times = median(one / other for one, other in zip(found, least, strict=True))
         print(
             f"{title}: {rate:.1f} M rows for a second of a processor, {partitions} partitions, "
-            f"{', '.join(f'{each:.2f}' for each in found)} s",
+            f"{', '.join(f'{each:.2f}' for each in found)} s; a source that reads nothing "
+            f"{most:.1f} M rows, so that ours takes {times:.2f} times as long",
             flush=True,
         )
 
@@ -143,10 +140,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--runs", type=int, default=5)
     chosen = parser.parse_args()
-    rows = rows_of(chosen.rows)
+    rows = updates_of(chosen.rows)
     with tempfile.TemporaryDirectory() as folder, served(Path(folder), rows) as address:
         spark = local_session("bench", LocalSettings(scratch=folder))
         spark.dataSource.register(TidemillSource)
+        spark.dataSource.register(Floor)
         measured(spark, address, rows, chosen.runs)
         spark.stop()
 

@@ -59,16 +59,18 @@ async def measure_rounds(here: Spark, folder: Path) -> None:
     for title, few in (("each round a job", -1), ("rounds of few bytes in one task", None)):
         with patch.object(rounds, "FEW_BYTES", rounds.FEW_BYTES if few is None else few):
             histories, windows = list[Taken](), list[Taken]()
-            for levels in LEVELS:
-                world = LevelsWorld(folder / f"{title} {levels}", levels)
+            for turn, levels in enumerate((LEVELS[0], *LEVELS)):
+                world = LevelsWorld(folder / f"{title} {turn}", levels)
                 with taken() as history:
                     await world.build(here)
                 found = list[Taken]()
-                for turn in range(TURNS + 1):
+                for node in range(TURNS + 1):
                     with taken() as window:
-                        await world.cut(turn)
-                    found += [window] if turn else []  # the first one warms up
+                        await world.cut(node)
+                    found += [window] if node else []  # the first one warms up
                 await world.end()
+                if not turn:  # the first history warms up, too
+                    continue
                 histories.append(history)
                 windows.append(
                     Taken(median(e.processor for e in found) / 2, median(e.wall for e in found) / 2)

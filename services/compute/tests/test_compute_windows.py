@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -11,6 +12,8 @@ import pytest
 
 from tidemill.datalog.placement import Live
 from tidemill.datalog.state import StateRow
+from tidemill.shard import Collections, Limits
+from tidemill.shard.parts import Part
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow
 from tidemill.testkit.twins.window_tasks import evaluate_here
@@ -21,6 +24,7 @@ from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.windows import planning
 from tidemill_compute.views.windows import work as window_work
 from tidemill_compute.views.windows.collecting import answer
+from tidemill_compute.views.windows.part_rows import PartRows
 from tidemill_compute.views.windows.spec import pack_window, unpack_window
 
 IN_WINDOWS = {
@@ -360,3 +364,67 @@ async def test_a_program_without_windows_stays_in_one_process_and_says_why(name:
     assert view.engines.running == "local"
     assert said in view.engines.why.said
     assert await world.contents() == expected(world.program, world.history)
+
+
+class Listing(Collections):
+    """Writes and merges leave tiny parts, which lists name."""
+
+    def __init__(self, *given: Any) -> None:
+        few = Limits(inline_bytes_max=0, part_bytes_max=100, listed_parts=1)
+        super().__init__(*given, limits=few)
+
+
+async def lists_in_windows(name: str) -> tuple[World, int]:
+    """A view whose inputs are merged all the time, and how many lists its windows name."""
+    world, named = World(IN_WINDOWS[name], 3), 0
+    await world.create()
+    for upper in range(4, END + 1, 4):
+        await world.feed(upper - 4, upper)
+        store = world.process(Fuse(None), Listing)
+        view = world.view(store, 5)
+        asked = on(view, world, "spark")
+        await follow(world, view, upper)
+        for collection, _ in world.target.inputs.values():
+            await store.compact(collection)
+        for collection, _ in world.target.outputs.values():
+            await store.list_parts(collection)
+        windows = map(unpack_window, asked.windows)
+        named += sum(len(keys) for each in windows for keys in each.lists.values())
+    return world, named
+
+
+LISTED = ("join and absence", "two fragments", "an end of its own, and no end of a fact")
+
+
+@pytest.mark.parametrize("name", LISTED)
+async def test_windows_read_parts_that_lists_name(name: str) -> None:
+    world, named = await lists_in_windows(name)
+    assert await world.contents() == expected(world.program, world.history)
+    assert named > 0
+
+
+async def test_a_window_that_forgets_what_lists_name_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The companion: the same comparison fails where lists are passed over."""
+
+    async def nothing(*given: object) -> tuple[Part, ...]:
+        return ()
+
+    monkeypatch.setattr(PartRows, "parts_of", nothing)
+    with pytest.raises(AssertionError):
+        await test_windows_read_parts_that_lists_name("two fragments")
+
+
+async def test_a_window_whose_list_is_gone_says_so() -> None:
+    world, named = World(IN_WINDOWS["two fragments"], 3), list[bytes]()
+    await world.create()
+    await world.feed(0, END)
+    view, asked = spark_view(world)
+    await follow(world, view, END)
+    for packed in asked.windows:
+        window = unpack_window(packed)
+        lists = {collection: ["ping/list-0-gone"] for collection in window.parts}
+        named.append(pack_window(msgspec.structs.replace(window, lists=lists)))
+    found = [await answer(each, world.stores[1], None, evaluate_here) for each in named]
+    assert "gone" in {each.failure for each in found}

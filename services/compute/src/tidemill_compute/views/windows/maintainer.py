@@ -16,7 +16,9 @@ from tidemill.datalog.placement import ranges_for
 from tidemill.errors import BeforeSince, Corrupt, Exhausted, Unavailable
 from tidemill.shard import Collections
 from tidemill.shard.encoding import pack_part, unpack_part
+from tidemill.shard.listed import PartList
 from tidemill.shard.parts import Part
+from tidemill.shard.state import State
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX
 from tidemill_compute.views.history_spec import pack_history
 from tidemill_compute.views.input_state import InputState, cut_step
@@ -175,27 +177,41 @@ class WindowMaintainer:
         known = {name: await self._parts(name, lower) for name, _ in self._target.inputs.values()}
         heavy, plan = self._dividing.plan_for(known, whole=whole)
         names = plan.collections(whole=whole)
-        found = {name: known.get(name) or await self._parts(name, lower) for name in names}
-        self._read = rows = sum(part.rows for parts in found.values() for part in parts)
-        packed = {name: [pack_part(part) for part in parts] for name, parts in found.items()}
+        found = {name: await self._pieces(name, lower) for name in names}
+        self._read = rows = sum(piece.rows for pieces in found.values() for piece in pieces)
+        packed = {
+            n: [pack_part(p) for p in each if isinstance(p, Part)] for n, each in found.items()
+        }
+        lists = {n: [p.key for p in each if isinstance(p, PartList)] for n, each in found.items()}
         ranges = self._range_count.take(rows, count, whole=whole or bool(heavy) or plan.anew)
         return Window(
             self._owner, self._view, dict(self._plan.rows), ranges,
             lower, upper, whole, self._now_ms(), packed, changes, ranges_max=ranges_for(rows, ranges),
             heavy=tuple((key.predicate, key.column, key.value, key.rows) for key in heavy),
-            anew=plan.anew,
+            anew=plan.anew, lists={name: keys for name, keys in lists.items() if keys},
         )  # fmt: skip
 
     async def _parts(self, collection: str, lower: int) -> list[Part]:
         """The parts of a collection that have updates below the window. Raises: BeforeSince."""
         state = await self._collections.state(collection)
+        self._require(state, collection, lower)
+        return [part for part in state.parts() if part.before(lower) is not None]
+
+    async def _pieces(self, collection: str, lower: int) -> list[Part | PartList]:
+        """The same as a window names them: of a version of many parts these are mostly lists."""
+        state = await self._collections.newest(collection)
+        self._require(state, collection, lower)
+        pieces = [piece for batch in state.batches for piece in batch.pieces]
+        return [piece for piece in pieces if piece.meets(0, lower)]
+
+    @staticmethod
+    def _require(state: State, collection: str, lower: int) -> None:
         if not state.since.less_equal(lower - 1):
             raise BeforeSince(
                 f"{collection} is known from {state.since} on, and a window needs it at "
                 f"{lower - 1}",
                 collection=collection,
             )
-        return [part for part in state.parts() if part.before(lower) is not None]
 
     def _count(self, found: WindowResult) -> None:
         """Add up the rows of each predicate. Raises: LimitPassed."""

@@ -33,6 +33,8 @@ HELD_BYTES_MAX = 64 << 20
 """Memory of small parts that a process keeps, of which those used last stay."""
 ENTRY_BYTES = 8 << 10
 """Memory of a table beside its buffers: objects of columns, chunks and schema; measured 5.4 kB."""
+LISTS_MAX = 512
+"""Lists of parts that a process keeps, of 256 parts each: about 1 kB a part."""
 Spots: TypeAlias = "npt.NDArray[np.uint64]"
 KeyOf: TypeAlias = "Callable[[pa.Table], Sequence[pa.Array]]"
 
@@ -65,7 +67,9 @@ class Wanted:
 
 
 class HeldRows:
-    """Rows of small parts in the order of a key, by a name that says which; for any thread.
+    """Rows of small parts in the order of a key, by a name that says which, and lists of parts.
+
+    For any thread.
 
     Cost: O(1), and the parts used last, of up to `bytes_max`. That is their buffers, and
     `ENTRY_BYTES` for each: nearly all of it where parts have a row or two.
@@ -74,6 +78,7 @@ class HeldRows:
     def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._held: OrderedDict[bytes, pa.Table] = OrderedDict()
+        self._lists: OrderedDict[str, tuple[Part, ...]] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
@@ -84,6 +89,18 @@ class HeldRows:
             if found is not None:
                 self._held.move_to_end(name)
             return found
+
+    def listed(self, key: str) -> tuple[Part, ...] | None:
+        """The parts that an object names, if they are kept."""
+        with self._lock:
+            return self._lists.get(key)
+
+    def keep_listed(self, key: str, parts: tuple[Part, ...]) -> None:
+        """Keep the parts that an object names; those kept first go where there are many."""
+        with self._lock:
+            self._lists[key] = parts
+            while len(self._lists) > LISTS_MAX:
+                self._lists.popitem(last=False)
 
     def keep(self, name: bytes, table: pa.Table) -> None:
         """Keep the rows of a name; others go where there is no room."""
@@ -107,6 +124,16 @@ class PartRows:
         self._store = store
         self._folder = folder
         self._held = held
+
+    async def parts_of(self, key: str) -> tuple[Part, ...]:
+        """The parts that an object names, read once by a process. Raises: PartGone, Corrupt."""
+        if self._folder is None:
+            return await self._store.read_list(key)
+        found = self._held.listed(key)
+        if found is None:
+            found = await self._store.read_list(key)
+            self._held.keep_listed(key, found)
+        return found
 
     async def whole(self, part: Part, description: Description) -> pa.Table:
         """All updates of a part in its interval. Raises: PartGone, Corrupt."""

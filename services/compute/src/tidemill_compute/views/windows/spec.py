@@ -19,15 +19,15 @@ class Window(msgspec.Struct, frozen=True):
     """One interval of a view: a `fresh` one begins with it, others have been there before `lower`.
 
     `view` is the packed history of the view without parts, the same in all its windows. It was
-    placed by the `rows` of its inputs. `parts` are those of the collections that it reads,
-    `changes` the updates of its inputs in the interval as streams of Arrow. With `whole` all keys
-    are looked at, without it those that changes touch. A window that is `anew` may look at all keys
-    of a recursion. Matches of `heavy` keys are divided among all ranges. A fresh view reads the
-    parts up to `upper`, and no changes. It may be divided into up to `ranges_max`, and has the
-    heavy keys of its parts. Work of one range alone is divided by time, for `cores`. Another one
-    has at least so many ranges where it has to look at all keys after all. `begun_ms` is in the
-    names of the objects that it makes; `owner` is nobody else's, since a writer that lost a race
-    deletes its objects.
+    placed by the `rows` of its inputs. `parts` are those of the collections that it reads, and
+    `lists` the objects that name more of them, but for a fresh view. `changes` are the updates of
+    its inputs in the interval as streams of Arrow. With `whole` all keys are looked at, without it
+    those that changes touch. A window that is `anew` may look at all keys of a recursion. Matches
+    of `heavy` keys are divided among all ranges. A fresh view reads the parts up to `upper`, and no
+    changes. It may be divided into up to `ranges_max`, and has the heavy keys of its parts. Work of
+    one range alone is divided by time, for `cores`. Another one has at least so many ranges where
+    it has to look at all keys after all. `begun_ms` is in the names of the objects that it makes;
+    `owner` is nobody else's, since a writer that lost a race deletes its objects.
     """
 
     owner: str
@@ -45,6 +45,7 @@ class Window(msgspec.Struct, frozen=True):
     heavy: tuple[HeavyRow, ...] = ()
     cores: int = 0
     anew: bool = False
+    lists: dict[str, list[str]] = {}
 
 
 class WindowResult(msgspec.Struct, frozen=True):

@@ -223,15 +223,18 @@ class WindowWork:
         lower = self.divided.history.lower
         tables = [description.no_updates()]
         tables += [
-            await self._parts.whole(part, description) for part in self._parts_below(collection)
+            await self._parts.whole(part, description)
+            for part in await self._parts_below(collection)
         ]
         return between(concatenate(tables), 0, lower)
 
-    def _parts_below(self, collection: str) -> Sequence[Part]:
-        """The parts of a collection that have updates below the window."""
+    async def _parts_below(self, collection: str) -> Sequence[Part]:
+        """The parts of a collection that have updates below the window. Raises: PartGone."""
         if collection not in self._below:
-            packed = self.window.parts.get(collection, ())
-            found = (unpack_part(part).before(self.divided.history.lower) for part in packed)
+            parts = [*map(unpack_part, self.window.parts.get(collection, ()))]
+            for key in self.window.lists.get(collection, ()):
+                parts += await self._parts.parts_of(key)
+            found = (part.before(self.divided.history.lower) for part in parts)
             self._below[collection] = [part for part in found if part is not None]
         return self._below[collection]
 
@@ -242,7 +245,7 @@ class WindowWork:
         description = history.written.get(collection) or history.inputs[collection][0]
         tables = [description.no_updates()]
         wanted = [*looks.of(read.place, shape)] if read.place.positions else []
-        for part in self._parts_below(collection):
+        for part in await self._parts_below(collection):
             tables += [await self._parts.some(part, description, *each) for each in wanted]
             if not read.place.positions:
                 tables.append(await self._parts.whole(part, description))

@@ -94,6 +94,42 @@ def test_a_mistake_has_its_place(text: str, place: tuple[int, int, str]) -> None
     assert [found[1:] for found in told(s=SOURCE, v=text)] == [place]
 
 
+TABLE = (
+    HEAD
+    + """kind: Table
+metadata: {name: known}
+spec: {timeline: flown, columns: [{name: p, type: text}]}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("late(p) := events(k: p);\n    late(p) := known(p);", 2),
+        ('late(p) := events(k: p);\n    late("x");', 2),
+        ("late(p) := both(p);\n    both(p) := events(k: p);\n    both(p) := known(p);", 1),
+        (
+            "late(p) := events(k: p);\n    late(p) := known(p) ^ old(p);\n    old(p) := known(p);",
+            2,
+        ),
+        ("late(p) := events(k: p);\n    late(p) @time(5) := known(p);", None),
+        ("late(p) := events(k: p) ^ known(p);", None),
+        ("late(p) := both(p) ^ events(k: p);\n    both(p) := known(p);", None),
+    ],
+)
+def test_an_action_that_remembers_is_refused_over_facts_that_may_have_no_time(
+    program: str, line: int | None
+) -> None:
+    """Facts without a time are as old as the timeline: they never fired, and nobody was told."""
+    reads = view("v", program, "  inputs: {events: flown, known: known}\n")
+    act = action("v", "late(p)").replace("sink:", "remember: 1h, sink:")
+    found = check_files({"s.yaml": EVENTS, "t.yaml": TABLE, "v.yaml": reads, "a.yaml": act})
+    said = [each.message for each in found if not each.warning]
+    assert len(said) == (line is not None), said
+    assert line is None or f"line {line} of the program" in said[0]
+
+
 def test_an_input_that_is_not_there_is_told_with_what_it_may_be_called() -> None:
     late = view("delays", "late(p) := flights(p, d) if d > 30;")
     for wrong, right in (("flight", "flights"), ("lat", "late")):

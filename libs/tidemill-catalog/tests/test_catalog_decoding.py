@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.catalog.records.debezium import change_reader
 from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decision, Decisions
 from tidemill.catalog.records.decoding import RecordDecoder
 from tidemill.catalog.records.schemas import SchemaBook
@@ -285,3 +286,30 @@ def change_of(decoder: RecordDecoder, record: LogRecord) -> Change:
     if len(row) > 80:
         raise BadRow(too_long(len(row), 80))
     return Change("set", pack_row(key), None, row)
+
+
+@pytest.mark.parametrize(
+    ("kind", "unsent"),
+    [
+        ("text", '"__debezium_unavailable_value"'),
+        ("bytes", '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="'),
+    ],
+)
+def test_a_value_that_postgresql_did_not_send_is_no_value(kind: str, unsent: str) -> None:
+    """The placeholder of Debezium for a long value without a change replaced the value."""
+    (resource,) = load_resources(
+        "{apiVersion: tidemill.dev/v1alpha1, kind: Source, metadata: {name: s}, spec: {kafka: {topic: t}, "
+        f"format: {{json: {{}}}}, columns: [{{name: k, type: int}}, {{name: v, type: {kind}}}], "
+        "envelope: {debezium: {key: [k], before: key}}}}"
+    )
+    assert isinstance(resource.spec, SourceSpec)
+    read = change_reader(record_shape(resource.spec, resource.spec.columns), None)
+
+    def change(value: str) -> LogRecord:
+        told = f'{{"op": "u", "before": {{"k": 1}}, "after": {{"k": 1, "v": {value}}}}}'
+        return LogRecord(0, 1, None, told.encode(), 5)
+
+    with pytest.raises(BadRow, match=r"the column v was not sent.*REPLICA IDENTITY FULL"):
+        read(change(unsent))
+    longer = '"AAAA"' if kind == "bytes" else '"about __debezium_unavailable_value"'
+    assert read(change(longer)) is not None

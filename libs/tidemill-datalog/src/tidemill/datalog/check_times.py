@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidemill.datalog.ast import Span
-from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
+from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.graphs import reached
 from tidemill.datalog.inputs import InputSchema
@@ -28,6 +28,27 @@ def check_times(
                 )
             )  # fmt: skip
     return frozenset(timed), mistakes
+
+
+def rule_without_time(program: CheckedProgram, predicate: str) -> ResolvedRule | None:
+    """A rule that may derive a fact of the predicate without a time; None where all facts have one.
+
+    Cost: O(atoms) for each predicate.
+    """
+    lacking = {name for name, schema in program.inputs.items() if schema.kind != "events"}
+    while True:
+        found = [rule for rule in program.rules if _may_lack(rule, lacking)]
+        if lacking.issuperset(rule.predicate for rule in found):
+            return next((rule for rule in found if rule.predicate == predicate), None)
+        lacking.update(rule.predicate for rule in found)
+
+
+def _may_lack(rule: ResolvedRule, lacking: set[str]) -> bool:
+    """Whether no atom need give the head a time."""
+    giving = (atom for atom in rule.positive if "time" not in atom.suppressed)
+    return not rule.mentions("time") and all(
+        not atom.clock and atom.predicate in lacking for atom in giving
+    )
 
 
 def _closure(events: set[str], rules: Iterable[ResolvedRule]) -> set[str]:

@@ -29,6 +29,7 @@ from tidemill.catalog.record_shape import TEXTS, read_descriptors
 from tidemill.catalog.store import BEGINS, ResourceStore, Stored
 from tidemill.catalog.versions import aborted, changing, plan_version, served
 from tidemill.catalog.versions import changed as changed_view
+from tidemill.datalog.check_times import rule_without_time
 from tidemill.datalog.goals import goal_over
 from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.rpc.identity import Principal
@@ -359,7 +360,10 @@ def plan_reader(stored: Stored, catalog: Catalog) -> PlannedView | None:
     """Plan a view or an action over what is planned already. Raises: UsageError with its place."""
     spec, resource = stored.resource.spec, stored.resource
     if isinstance(spec, ActionSpec):
-        watched_by(spec, resource, catalog)
+        watched = watched_by(spec, resource, catalog)
+        if spec.remember is not None:
+            with located(resource, "spec", "remember"):
+                _refuse_without_times(catalog.planned(spec.view), watched.name)
     with located(resource):
         return catalog.plan(served(stored))
 
@@ -458,6 +462,17 @@ def watched_by(spec: ActionSpec, resource: Resource, catalog: Catalog) -> Catalo
         with located(resource, "spec", "eager"):
             refuse_eager(catalog.planned(spec.view), goal, catalog)
     return named
+
+
+def _refuse_without_times(view: PlannedView, watched: str) -> None:
+    """Raises: UsageError for a rule whose facts, which are as old as the timeline, never fire."""
+    rule = rule_without_time(view.program, watched.rpartition("/")[2])
+    if rule is not None:
+        raise UsageError(
+            f"{watched} may have facts without times, which are too old to fire at once, by the rule in "
+            f"line {rule.source.head.span.line} of the program: leave it out, or give the head a @time",
+            reason="NoTimes",
+        )
 
 
 def _refuse_changing(plan: Plan, store: ResourceStore) -> None:

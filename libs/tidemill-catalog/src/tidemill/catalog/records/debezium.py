@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -17,6 +18,15 @@ from tidemill.runtime.log import LogRecord
 from tidemill.runtime.resources.decoding import RecordShape
 
 OPS = {"c": "create", "r": "read", "u": "update", "d": "delete"}
+
+UNSENT = "__debezium_unavailable_value"
+"""A text, or its bytes, in place of a long value that PostgreSQL did not send, since no change was
+made to it.
+"""
+_UNSENT = (UNSENT.encode(), b64encode(UNSENT.encode()))
+"""In bytes of records: as text, and as a column of bytes has it in JSON."""
+_UNSENT_CELLS = (UNSENT, UNSENT.encode())
+"""In columns of text and of bytes; columns of other types refuse it."""
 
 Cells: TypeAlias = "list[object] | None"
 Opened: TypeAlias = tuple[str | None, Callable[[str], Cells], Callable[[str], Cells]]
@@ -65,6 +75,8 @@ def change_reader(
         after = None if op == "delete" else row_in("after")
         if op != "delete" and after is None:
             raise BadRow(f"op {code} without after")
+        if after is not None and any(mark in record.value for mark in _UNSENT):
+            _refuse_unsent(after, names)
         before = row_in("before") if whole and op in ("update", "delete") else None
         if after is not None:
             key = [after[at] for at in key_at]
@@ -78,6 +90,15 @@ def change_reader(
         return Change(op, pack_row(key), _packed(before), _packed(after))
 
     return read
+
+
+def _refuse_unsent(cells: list[object], names: list[str]) -> None:
+    """Raises: BadRow for a placeholder in place of a value."""
+    for name, cell in zip(names, cells, strict=True):
+        if isinstance(cell, str | bytes) and cell in _UNSENT_CELLS:
+            raise BadRow(
+                f"the column {name} was not sent, as it did not change: give the table REPLICA IDENTITY FULL"
+            )
 
 
 def _packed(row: Cells) -> bytes | None:

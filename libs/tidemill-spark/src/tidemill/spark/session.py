@@ -23,7 +23,8 @@ PATIENT_COMPILER = (
 """Ten times the thresholds of the JVM for its second compiler.
 
 A job of some seconds ends before that compiler has paid: it was half of the processor of a backfill
-of 166,000 records. A long job passes ten times the count as well.
+of 166,000 records. A long job passes ten times the count as well. Options of who runs a session
+(`spark.driver.extraJavaOptions` in `spark-defaults.conf`) come after these, and win.
 """
 
 
@@ -40,7 +41,7 @@ def local_session(app: str, settings: LocalSettings) -> SparkSession:
         SparkSession.builder.master(f"local[{settings.cores}]")
         .appName(app)
         .config("spark.driver.memory", f"{settings.memory_mb}m")
-        .config("spark.driver.extraJavaOptions", PATIENT_COMPILER)
+        .config("spark.driver.defaultJavaOptions", PATIENT_COMPILER)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")

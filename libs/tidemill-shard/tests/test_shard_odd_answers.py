@@ -80,6 +80,20 @@ async def test_an_answer_too_many_is_not_that_of_the_next_question() -> None:
         await store.close()
 
 
+async def test_answers_behind_one_that_is_none_are_not_those_of_the_next_question() -> None:
+    """Of many questions in one exchange; the answers that were left were those of the next ones."""
+    foreign = b"*1\r\n*2\r\n" + bulk("9-1") + b"*2\r\n" + bulk("d", "of another collection")
+    for wrong in ("an entry without its field", "a number", "out of memory"):
+        async with odd_redis() as redis:
+            store = RedisConsensus(redis.url, timeout_s=5)
+            redis.in_turn["XREVRANGE"] = [NOT_ANSWERS[wrong], foreign]
+            heads = await store.heads(["a", "b"])
+            assert heads == [None, Version(9, b"of another collection")], wrong
+            assert not redis.in_turn["XREVRANGE"]  # the companion: both were asked for
+            assert await store.head("c") == HELD, wrong
+            await store.close()
+
+
 async def test_a_script_that_redis_has_forgotten_is_sent_again() -> None:
     async with odd_redis() as redis:
         store = RedisConsensus(redis.url, timeout_s=5)

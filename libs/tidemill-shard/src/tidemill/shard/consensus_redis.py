@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha1
 from itertools import pairwise
@@ -126,9 +127,12 @@ class RedisConsensus:
         return found[0] if found else None
 
     async def heads(self, keys: Sequence[str]) -> Sequence[Version | None]:
-        """The newest version of each key. Raises: Unavailable."""
+        """The newest version of each key; None too for one whose answer is none.
+
+        Raises: Unavailable.
+        """
         found: list[list[Version]] = await self._each(
-            keys, lambda client, stream: client.xrevrange(stream, count=1)
+            keys, lambda client, stream: client.xrevrange(stream, count=1), _versions_if_any
         )
         return [versions[0] if versions else None for versions in found]
 
@@ -165,14 +169,16 @@ class RedisConsensus:
         ids = await self._ask(
             lambda: cast(Awaitable[Any], self._client.smembers(f"{self._prefix}:names"))
         )
-        present = await self._each(ids, lambda client, stream: client.exists(stream))
+        present = await self._each(ids, lambda client, stream: client.exists(stream), _whole_number)
         return [name for name, there in zip(ids, present, strict=True) if there]
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
 
-    async def _each(self, keys: Sequence[str], ask: Callable[[Any, str], Any]) -> list[Any]:
+    async def _each(
+        self, keys: Sequence[str], ask: Callable[[Any, str], Any], read: Callable[[Any], Any]
+    ) -> list[Any]:
         """The answers of a server to one question about each key, in one exchange.
 
         The keys of a cluster are of many servers: each question goes to its own.
@@ -183,9 +189,12 @@ class RedisConsensus:
                 client = self._client
                 return await all_of(ask(client, self._stream(key)) for key in keys)
             async with self._client.pipeline(transaction=False) as questions:
+                # IMPORTANT: no answer is looked at before all are read. An error in their midst
+                # would leave the others to the next question on the connection.
+                questions.response_callbacks = {}
                 for key in keys:
                     ask(questions, self._stream(key))
-                return await questions.execute()
+                return [read(each) for each in await questions.execute(raise_on_error=False)]
 
         return cast(list[Any], await self._ask(ask_each)) if keys else []
 
@@ -316,6 +325,13 @@ def _versions(entries: object, **_: object) -> list[Version]:
     return found
 
 
+def _versions_if_any(answer: object) -> list[Version]:
+    """The versions that an answer has; none if it is an error, or anything else."""
+    with suppress(ValueError, TypeError, AttributeError):
+        return _versions(answer)
+    return []
+
+
 def _names(answer: object, **_: object) -> list[str]:
     if not isinstance(answer, list):
         raise ValueError("an answer without names")
@@ -323,6 +339,8 @@ def _names(answer: object, **_: object) -> list[str]:
 
 
 def _whole_number(answer: object, **_: object) -> int:
+    if isinstance(answer, RedisError):
+        raise answer
     if not isinstance(answer, int):
         raise ValueError("an answer that is no number")
     return answer

@@ -43,17 +43,21 @@ def bulk(*texts: str | bytes) -> bytes:
 class OddRedis:
     """Answers of a durable server, and in place of those to some commands others.
 
-    An empty answer ends the connection. `asked` are the commands that came.
+    An empty answer ends the connection. Answers `in_turn` come once each, before those `instead`.
+    `asked` are the commands that came.
     """
 
     url: str = ""
     instead: dict[str, bytes] = field(default_factory=dict)
+    in_turn: dict[str, list[bytes]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     def answer(self, command: Sequence[bytes]) -> bytes:
         """Bytes of an answer."""
         name = command[0].decode().upper()
         self.asked.append(name)
+        if self.in_turn.get(name):
+            return self.in_turn[name].pop(0)
         if name in self.instead:
             return self.instead[name]
         match name:

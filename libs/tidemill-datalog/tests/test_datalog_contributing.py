@@ -19,7 +19,7 @@ COLUMNS = (("c0", "int"), ("c1", "int"), ("c2", "int"))
 SCHEMAS = InputSchemas(
     {
         "r": InputSchema("r", "relation", COLUMNS),
-        "e": InputSchema("e", "event", COLUMNS),
+        "e": InputSchema("e", "events", COLUMNS),
     }
 )
 STRAIGHT = [

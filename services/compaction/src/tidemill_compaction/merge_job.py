@@ -29,7 +29,7 @@ _RANGES = pa.schema([("task", pa.int32()), ("low", pa.string()), ("high", pa.str
 _WRITTEN = "gone boolean, part binary"
 
 
-class MergeSpec(msgspec.Struct, frozen=True):
+class MergeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A merge as data: the schema of the collection as Arrow has it, packed parts, hash ranges."""
 
     collection: str

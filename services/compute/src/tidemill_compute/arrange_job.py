@@ -29,7 +29,7 @@ from tidemill.spark.workplace import Workplace
 from tidemill.time import frontier
 
 
-class ArrangeSpec(msgspec.Struct, frozen=True):
+class ArrangeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parts of one collection, and the key by which another one is to hold the same updates.
 
     Updates of [lower, upper) are taken; with `fresh` those before `lower` as well, at `lower`.

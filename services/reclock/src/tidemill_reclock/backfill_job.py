@@ -43,7 +43,7 @@ _NUMBERED = pa.schema(_NUMBERED_FIELDS)
 _NUMBERED_COLUMNS = "number long, partition long, first long, last long"
 
 
-class TargetSpec(msgspec.Struct, frozen=True):
+class TargetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One collection to write: its data columns as a serialized Arrow schema, its sort key."""
 
     collection: str
@@ -52,7 +52,7 @@ class TargetSpec(msgspec.Struct, frozen=True):
     lower: int
 
 
-class ColumnSpec(msgspec.Struct, frozen=True):
+class ColumnSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One column of the source."""
 
     name: str
@@ -60,7 +60,7 @@ class ColumnSpec(msgspec.Struct, frozen=True):
     nullable: bool
 
 
-class BackfillSpec(msgspec.Struct, frozen=True):
+class BackfillSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a backfill needs.
 
     The topic of `origin` is in the embedded log under `log_directory`, or else in Kafka. `bindings`

@@ -31,7 +31,7 @@ from tidemill_reclock.bulk_spark import BulkJob
 CHANGES = "changes"
 
 
-class KeyedSpec(msgspec.Struct, frozen=True):
+class KeyedSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A backfill, and what its records mean."""
 
     backfill: BackfillSpec

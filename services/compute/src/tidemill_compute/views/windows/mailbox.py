@@ -14,7 +14,7 @@ STAY, END = b"", b"."
 _ASKED = ".asked"
 
 
-class SessionSpec(msgspec.Struct, frozen=True):
+class SessionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder of a driver, which ends if nobody asks for `idle_s`; a heartbeat keeps it."""
 
     folder: str

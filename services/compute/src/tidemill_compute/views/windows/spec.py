@@ -15,7 +15,7 @@ HeavyRow: TypeAlias = "tuple[str, int, str | int | float | bool | None, int]"
 """A heavy key: the predicate, the column, the value, about how many rows have it."""
 
 
-class Window(msgspec.Struct, frozen=True):
+class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One interval of a view: a `fresh` one begins with it, others have been there before `lower`.
 
     `view` is the packed history of the view without parts, the same in all its windows. It was
@@ -75,7 +75,11 @@ def pack_window(window: Window) -> bytes:
 
 
 def unpack_window(packed: bytes) -> Window:
-    """The window of `pack_window`. Raises: msgspec.DecodeError."""
+    """The window of `pack_window`. Raises: msgspec.DecodeError.
+
+    A field that this version does not know is refused: an older image that passed over it would
+    answer wrongly.
+    """
     return msgspec.msgpack.decode(packed, type=Window)
 
 

@@ -10,9 +10,10 @@ permitted when it is planned, once its names are resolved.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -46,7 +47,7 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
-from tidemill.rpc.paging import Page, list_permitted
+from tidemill.rpc.paging import Page
 from tidemill.time import Frontier, SourceFrontier
 from tidemill_query.goals import split_name
 
@@ -197,14 +198,11 @@ class AuthorizedQueries:
         return await self._inner.translate(source, wanted, wait_s)
 
     async def collections(self, page: Page | None = None) -> Sequence[CollectionInfo]:
-        """Those that the caller may read."""
-
-        def may(info: CollectionInfo) -> bool:
-            return caller.get().has(Role.reader, info.id)
-
-        found = await list_permitted(self._inner.collections, page, lambda each: each.id, may)
+        """Those that the caller may read. Of a page no other one is looked at."""
+        may = partial(caller.get().has, Role.reader)
+        part = None if page is None else replace(page, may=may)
         hidden = _Hidden(self._catalog)
-        return [hidden.info(each) for each in found]
+        return [hidden.info(each) for each in await self._inner.collections(part) if may(each.id)]
 
 
 class AuthorizedCatalog:
@@ -231,17 +229,16 @@ class AuthorizedCatalog:
         as_of: int | None = None,
         page: Page | None = None,
     ) -> Sequence[ResourceStatus]:
-        """Those that the caller may read."""
-
-        def ask(part: Page | None) -> Awaitable[Sequence[ResourceStatus]]:
-            return self._inner.get(kind, name, documents, as_of, part)
-
-        def may(status: ResourceStatus) -> bool:
-            return caller.get().has(Role.reader, status.name)
-
-        found = await list_permitted(ask, page, lambda each: each.key, may)
+        """Those that the caller may read. Of a page no other one is looked at."""
+        may = partial(caller.get().has, Role.reader)
+        part = (
+            None
+            if page is None
+            else replace(page, may=lambda key: may(key.partition("/")[2]))  # of KIND/NAME
+        )
+        found = await self._inner.get(kind, name, documents, as_of, part)
         hidden = _Hidden(self._catalog)
-        return [hidden.status(each) for each in found]
+        return [hidden.status(each) for each in found if may(each.name)]
 
     async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         _demand(Role.reader, name)

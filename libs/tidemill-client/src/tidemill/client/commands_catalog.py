@@ -121,6 +121,8 @@ def get(
         from tidemill.client.connection import connect_to
         from tidemill.errors import UsageError
 
+        if name is not None:
+            limit = after = None  # it is one, on whatever page
         with connect_to(context.obj) as client:
             if kind is not None and kind.lower() in ("collection", "collections"):
                 if as_of is not None:

@@ -7,20 +7,26 @@ and all others are in one of them, once.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tidemill.errors import UsageError
 
 T = TypeVar("T")
 
+LIMIT_MAX = (1 << 32) - 1
+"""Entries of a page; a message has no larger number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """At most `limit` entries whose keys are behind `after`."""
+    """At most `limit` entries whose keys are behind `after`; with `may` those whose keys it lets
+    through.
+    """
 
     limit: int
     after: str = ""
+    may: Callable[[str], bool] | None = None
 
 
 class Listed(list[T]):
@@ -35,9 +41,9 @@ def page_of(limit: int | None, after: str | None) -> Page | None:
         if after:
             raise UsageError(f"list refused: a page behind {after!r} needs a limit", reason="limit")
         return None
-    if limit < 1:
+    if not 1 <= limit <= LIMIT_MAX:
         raise UsageError(
-            f"list refused: a page has one entry at least, not {limit}", reason="limit"
+            f"list refused: a page has 1 to {LIMIT_MAX:,} entries, not {limit}", reason="limit"
         )
     return Page(limit, after or "")
 
@@ -46,7 +52,8 @@ def cut(entries: Iterable[T], page: Page | None, key: Callable[[T], str]) -> lis
     """The entries of a page; all of them, as they are, without one."""
     if page is None:
         return list(entries)
-    behind = (each for each in entries if key(each) > page.after)
+    may = page.may or (lambda _: True)
+    behind = (each for each in entries if key(each) > page.after and may(key(each)))
     return sorted(behind, key=key)[: page.limit]
 
 
@@ -56,26 +63,8 @@ async def list_page(
     """The entries that `ask` has for a page, and whether any follow. Cost: one more entry."""
     if page is None:
         return Listed(await ask(None))
-    found = Listed(await ask(Page(page.limit + 1, page.after)))
+    found = Listed(await ask(replace(page, limit=page.limit + 1)))
     if len(found) > page.limit:
         del found[page.limit :]
         found.next = key(found[-1])
     return found
-
-
-async def list_permitted(
-    ask: Callable[[Page | None], Awaitable[Iterable[T]]],
-    page: Page | None,
-    key: Callable[[T], str],
-    may: Callable[[T], bool],
-) -> list[T]:
-    """The entries of a page of those that somebody may see, asked for page by page."""
-    found: list[T] = []
-    while True:
-        some = list(await ask(page))
-        found += filter(may, some)
-        if page is None or len(some) < page.limit:
-            return found
-        if len(found) >= page.limit:
-            return found[: page.limit]
-        page = Page(page.limit, key(some[-1]))

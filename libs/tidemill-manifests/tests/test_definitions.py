@@ -192,6 +192,19 @@ def test_names_are_judged_alike(name: str) -> None:
     assert taken(value) == applied(value)
 
 
+def test_a_secret_may_leave_the_headers_of_an_object() -> None:
+    def action(http: dict[str, Any], goal: str = "p(x)") -> dict[str, Any]:
+        sink = {"http": {"url": "http://a", **http}}
+        return document("Action", {"view": "v", "goal": goal, "sink": sink})
+
+    named = {"secretHeaders": {"X-Auth-Key": "s"}}
+    for headers, allowed in (({"X-Auth-Key": "k"}, True), ({"Idempotency-Key": "k"}, False)):
+        before = action({"headers": headers})
+        assert taken(before) == applied(before) == (not allowed)
+        assert (refusals(SCHEMAS["Action"], action(named), before) == []) == allowed
+        assert refusals(SCHEMAS["Action"], action(named, "p(y)"), before) != []
+
+
 def test_the_examples_are_taken() -> None:
     found = [
         resource

@@ -55,6 +55,7 @@ from tidemill.runtime.resources.decoding import (
     record_format,
     schema_of,
 )
+from tidemill.runtime.resources.words import names_secret
 
 WRONG = sorted((Path(__file__).parent / "wrong_resources").glob("*.yaml"))
 MARK = "#! "
@@ -190,9 +191,28 @@ def test_s13_what_is_said_of_a_secret_in_a_document_never_shows_it() -> None:
     file = Path(__file__).parent / "wrong_resources/secrets.yaml"
     text = file.read_text().partition(MARK)[0]
     messages = told(file, text)
-    assert text.count("PLANTED") == 8
-    assert len(messages) == 13
+    assert text.count("PLANTED") == 10
+    assert len(messages) == 15
     assert "PLANTED" not in "\n".join(messages)
+
+
+SECRET_HEADERS = (
+    "Authorization", "X-Authorization", "Proxy-Authorization", "X-Auth", "X-Auth-Key", "authkey",
+    "Ocp-Apim-Subscription-Key", "X-Access-Key", "api_key", "API-KEYS", "XApiKey", "X-Goog-Api-Key",
+    "X-Key-2", "key", "X-Shopify-Access-Token", "X-Token-V2", "Cookie", "cookie2", "X-Jwt", "X-Sig",
+    "CF-Access-Client-Secret", "X-Hub-Signature-256", "X-Signature-Ed25519", "X-Password", "X-Pwd",
+    "X-Amz-Credential", "X-Hmac-Sha256",
+)  # fmt: skip
+OTHER_HEADERS = (
+    "Idempotency-Key", "Idempotency-Token", "X-Partition-Key", "Routing-Key", "Surrogate-Keys",
+    "X-Key-Of-Row", "X-Auth-User", "CF-Access-Client-Id", "Token-Type", "X-Api-Key-Id", "Author",
+    "X-Author", "X-Monkey", "Compass", "X-Mill", "Accept", "Content-Type", "X-Secretary", "Keyed",
+)  # fmt: skip
+
+
+def test_s13_the_last_word_of_a_header_says_whether_its_value_is_a_secret() -> None:
+    assert [name for name in SECRET_HEADERS if not names_secret(name)] == []
+    assert [name for name in OTHER_HEADERS if names_secret(name)] == []
 
 
 @pytest.mark.parametrize("file", WRONG, ids=lambda file: file.stem)

@@ -7,19 +7,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import aiohttp
 import pyarrow as pa
 import pytest
 
 from tidemill.catalog.store import CATALOG
-from tidemill.errors import TidemillError, Unavailable, UsageError
+from tidemill.errors import TidemillError, Unavailable, UnknownCollection, UsageError
 from tidemill.rpc.messages import Outcome, ResourceDocument, ResourceStatus
 from tidemill.runtime.places import PlaceSettings
 from tidemill.runtime.places.settings import SecretSettings
 from tidemill.shard import Appended
-from tidemill.testkit.whole import Whole, opened
+from tidemill.testkit.whole import Whole, opened, served_over_http
 from tidemill.time import frontier, sole_time
 from tidemill_server.commands.offline import delete_offline
 from tidemill_server.settings import ServerSettings
@@ -108,6 +109,26 @@ spec:
   goal: alert(x)
   sink: {redis: {url: "redis://127.0.0.1:1/0", username: u, secret: redis}}
 """
+
+
+HOOK = """
+kind: Action
+metadata: {name: tell}
+spec:
+  view: alerts
+  goal: alert(x)
+  sink: {http: {url: "http://127.0.0.1:1/hook?room=7", headers: {X-Mill: a}}}
+"""
+MENDED_HOOK = HOOK.replace("{X-Mill: a}", "{X-Mill: a}, secretHeaders: {Authorization: redis}")
+
+
+def shown_hook(headers: dict[str, object], **spec: object) -> str:
+    """The document of HOOK as versions stored it that took secrets as values of headers."""
+    sink = {"http": {"url": "http://127.0.0.1:1/hook?room=7", "headers": headers}}
+    return json.dumps({
+        "apiVersion": "tidemill.dev/v1alpha1", "kind": "Action", "metadata": {"name": "tell"},
+        "spec": {"view": "alerts", "goal": "alert(x)", "sink": sink, **spec},
+    })  # fmt: skip
 
 
 @asynccontextmanager
@@ -345,3 +366,82 @@ async def test_s13_a_row_of_an_older_version_says_what_to_write_instead(tmp_path
         assert after is not None
         assert sole_time(after) >= sole_time(before)
         await insert_and_ask(process, 2)
+
+
+async def outbox_of(process: Whole) -> list[dict[str, object]]:
+    """The outbox of the action, once there is anything in it."""
+    async with asyncio.timeout(120):
+        while True:
+            with suppress(UnknownCollection):
+                rows = (await process.context.collections.read_updates("tell/outbox")).to_pylist()
+                if rows:
+                    return rows
+            await asyncio.sleep(0.02)
+
+
+async def test_s13_a_secret_in_a_header_is_never_shown_and_leaves_it_by_apply(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE, VIEW, ALERTS, HOOK)
+        await insert_and_ask(process, 101)
+        outbox = await outbox_of(process)
+    await rewrite(
+        tmp_path,
+        "Action/tell",
+        {"document": shown_hook({"Authorization": PASSWORD, "X-Mill": "a"})},
+    )
+    async with running(tmp_path) as process:
+        (stored,) = await rows_of(process, "Action/tell")
+        assert PASSWORD in str(stored)  # planted where nothing shows it
+        status = await until(process, "Action/tell", "Broken")
+        assert "name it in secretHeaders" in status.message
+        described = await process.controller.describe("action", "tell")
+        at = process.context.store.upper - 1
+        former = await process.controller.get("action", "tell", as_of=at)
+        assert "X-Mill: a" in described.document_yaml
+        assert "Authorization: …" in described.document_yaml
+        said = [await http_says(process, at), repr(await statuses(process))]
+        assert "Authorization" in said[0]
+        assert PASSWORD not in repr((said, status, described, former))
+        for other, field in (
+            (MENDED_HOOK.replace("alert(x)", "alert(y)"), r"spec\.goal"),
+            (MENDED_HOOK.replace("X-Mill: a", "X-Mill: b"), r"http\.headers\.X-Mill"),
+            (MENDED_HOOK.replace("room=7", "room=8"), r"http\.url"),
+            (MENDED_HOOK.replace("Authorization:", "X-Other: ca, Authorization:"), "X-Other"),
+        ):
+            with pytest.raises(UsageError, match=rf"{field} cannot change .*Authorization"):
+                await apply(process, other)
+        assert await apply(process, MENDED_HOOK) == [Outcome.CONFIGURED]
+        await until(process, "Action/tell", "Retrying")
+        former = await process.controller.get("action", "tell", as_of=at)
+        assert "Authorization: …" in former[0].document_yaml
+        (row,) = await rows_of(process, "Action/tell")
+        assert (row["incarnation"], PASSWORD in str(row)) == (1, False)
+        assert (await outbox_of(process))[: len(outbox)] == outbox
+
+
+@pytest.mark.parametrize("wrong", [{}, {"unknown": 1}], ids=["alone", "beside another mistake"])
+async def test_s13_the_only_header_leaves_by_apply(
+    wrong: dict[str, object], tmp_path: Path
+) -> None:
+    mended = MENDED_HOOK.replace("headers: {X-Mill: a}, ", "").replace("Author", "author")
+    async with running(tmp_path) as process:
+        await apply(process, TABLE, ALERTS, HOOK)
+    document = shown_hook({"Authorization": f"{PASSWORD}\n"}, **wrong)
+    await rewrite(tmp_path, "Action/tell", {"document": document})
+    async with running(tmp_path) as process:
+        await until(process, "Action/tell", "Broken")
+        assert PASSWORD not in repr(await statuses(process))
+        assert await apply(process, mended) == [Outcome.CONFIGURED]
+
+
+async def http_says(process: Whole, at: int) -> str:
+    """All that the HTTP interface says of the action, now and as of an instant."""
+    said = ""
+    async with served_over_http(process) as address, aiohttp.ClientSession() as session:
+        for path in ("", "/action/tell", f"?as_of={at}", f"/action/tell?as_of={at}"):
+            async with session.get(f"{address}/v1/resources{path}") as answer:
+                assert answer.status == 200
+                said += await answer.text()
+    return said

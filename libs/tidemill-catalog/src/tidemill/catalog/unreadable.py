@@ -15,6 +15,7 @@ from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.breaking import told
 from tidemill.runtime.problems import Problem
 from tidemill.runtime.resources import Resource, UnreadableSpec
+from tidemill.runtime.resources.words import names_secret
 
 REMEDY = "apply it anew as this version writes it, or delete it"
 
@@ -57,14 +58,29 @@ def _spec_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(value: Any, depth: int = 0) -> Any:
-    """A value of JSON whose addresses tell no secret: older versions let them stand there."""
+    """A value of JSON whose addresses and headers tell no secret: older versions let them stand
+    there.
+    """
     if isinstance(value, dict | list) and depth == SHOWN_DEEP:
         return "…"
     if isinstance(value, dict):
-        return {_text(name): _shown(each, depth + 1) for name, each in value.items()}
+        return {
+            _text(name): _headers(each) if name == "headers" else _shown(each, depth + 1)
+            for name, each in value.items()
+        }
     if isinstance(value, list):
         return [_shown(each, depth + 1) for each in value]
     return _text(value) if isinstance(value, str) else value
+
+
+def _headers(value: Any) -> Any:
+    """Headers without the values that are secrets by the names of these."""
+    if not isinstance(value, dict):
+        return "…"
+    return {
+        _text(name): _text(each) if isinstance(each, str) and not names_secret(name) else "…"
+        for name, each in value.items()
+    }
 
 
 def _text(text: str) -> str:

@@ -15,6 +15,7 @@ from tidemill.runtime.resources.words import (
     HEADER_VALUE,
     HOST,
     MAIL_ADDRESS,
+    ORDINARY_HEADER,
     RESERVED_WORDS,
     SECRET_HEADER,
     SECRET_QUERY,
@@ -418,6 +419,9 @@ _SINKS = (
     "file", "log", "sqlite", "redis", "http", "cloudEvents", "alertmanager", "pagerDuty", "slack", "email",
 )  # fmt: skip
 
+_SECRET_NAME = f"name.matches('{SECRET_HEADER}') && !name.matches('{ORDINARY_HEADER}')"
+"""Of a header: whether its value is a secret."""
+
 _ACTION = (
     Rule(
         " + ".join(f"(has(self.sink.{kind}) ? 1 : 0)" for kind in _SINKS) + " == 1",
@@ -441,7 +445,7 @@ _ACTION = (
     _no_secret_in("self.sink.http.ask", "self.sink.http"),
     Rule(
         "!has(self.sink.http) || !has(self.sink.http.headers) || "
-        f"self.sink.http.headers.all(name, !name.matches('{SECRET_HEADER}'))",
+        f"!self.sink.http.headers.exists(name, {_SECRET_NAME})",
         "the value of a header is a secret, which every reader of the action would see: name it in "
         "secretHeaders",
         ".sink.http",
@@ -503,13 +507,20 @@ _ACTION = (
         "Action",
         "view",
         "goal",
-        "sink",
         "fireFrom",
         "eager",
         "follow",
         "limit",
         "group",
         "remember",
+    ),
+    Rule(
+        # A secret in the clear, of before the rule against it, may leave an object: Tidemill
+        # itself compares the rest.
+        "self.sink == oldSelf.sink || (has(oldSelf.sink.http) && has(oldSelf.sink.http.headers)"
+        f" && oldSelf.sink.http.headers.exists(name, {_SECRET_NAME}))",
+        "sink cannot change while the Action exists: delete it first",
+        ".sink",
     ),
 )
 

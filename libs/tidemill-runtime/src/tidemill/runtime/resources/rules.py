@@ -5,13 +5,12 @@ Each becomes a CEL rule of the CRD by hand.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from tidemill.runtime.durations import parse_duration
 from tidemill.runtime.problems import Broken, FieldPath, SpecDocument, did_you_mean
 from tidemill.runtime.resources.record_rules import RECORD_RULES, secret_in_url
-from tidemill.runtime.resources.words import SECRET_HEADER
+from tidemill.runtime.resources.words import names_secret
 
 TIMESTAMP_INTERVAL_MS_MIN = 50
 SYSTEM_TIMELINE = "system"
@@ -122,7 +121,7 @@ def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
     for field in ("url", "ask"):
         yield from secret_in_url(http, field, ("sink", "http"))
     for name in http.get("headers", {}):
-        if re.search(SECRET_HEADER, name):
+        if names_secret(name):
             says = (
                 "the value of this header is a secret, which every reader of the action would see"
             )

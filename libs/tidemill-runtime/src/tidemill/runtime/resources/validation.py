@@ -20,7 +20,7 @@ from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.documents import PROBLEMS_MAX, Document
 from tidemill.runtime.problems import FieldPath, Problem, did_you_mean, field_name, shortened
 from tidemill.runtime.resources.rules import broken_rules
-from tidemill.runtime.resources.words import FORMATS, RULES
+from tidemill.runtime.resources.words import FORMATS, RULES, names_secret
 
 KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
 
@@ -139,6 +139,8 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
     value: Any = error.instance
     rule: Any = error.validator_value  # whatever the schema holds there
     around: Any = error.schema
+    if "headers" in path[:-1] and names_secret(str(path[-1])):
+        value = "…"
     match error.validator:
         case "additionalProperties":
             known = list(around["properties"])

@@ -33,15 +33,32 @@ URL = re.compile(rf"https?://{HOST}([/?#][!-~]{{0,1000}})?")
 SECRET_QUERY = "(?i)[?&][a-z0-9_.-]*(token|secret|passwd|password|signature|api_?-?key)="
 """A part of a URL behind its ? that holds what nobody may see."""
 SECRET_HEADER = (
-    "(?i)^((proxy-)?authorization|cookie)$|(token|secret|passwd|password|signature|api-?key)$"
+    "(?i)((auth|authorization|authentication|bearer|cookie|credential|hmac|jwt|passcode|passphrase"
+    "|passwd|password|secret|signature|token|(access|account|api|auth|pass|private|secret)key"
+    "|(^|[-_])(key|pass|pwd|sig))s?([-_]?(v|ed|sha-?)?[0-9]+)?)$"
 )
-"""The name of a header whose value nobody may see."""
+"""The name of a header whose value nobody may see: its last word, but for a number, is a secret.
+
+The last word of a name is the thing: X-Auth-Key is a key, X-Auth-User and X-Key-Of-Row are none.
+"""
+ORDINARY_HEADER = (
+    "(?i)(^|[-_])((idempotency|dedup|deduplication)[-_]?(key|token)"
+    "|(cache|event|message|object|ordering|partition|public|record|routing|row|sort|surrogate)"
+    "[-_]?key)s?$"
+)
+"""The keys that name data and permit nothing. Any other one is refused: secretHeaders has it."""
 RESERVED_WORDS = frozenset({"if", "where", "not", "true", "false", "null", "next", "async"})
 FORMATS = FormatChecker(formats=())
 """The checker to validate the schemas of resources with."""
 
 RULES: dict[str, str] = {}
 """Rule of each form, in words."""
+
+
+def names_secret(header: str) -> bool:
+    """Whether the value of a header of this name is one that nobody may see."""
+    ordinary = re.search(ORDINARY_HEADER, header)
+    return ordinary is None and re.search(SECRET_HEADER, header) is not None
 
 
 def parse_instant(value: object) -> int | None:

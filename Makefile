@@ -64,8 +64,7 @@ contracts: ## import-linter: the layers of ARCHITECTURE.md
 # A run of all tests takes ready loops, as an installation does; READY=no those that are compiled one by one.
 unit: ## pytest alone, WORKERS=4 files side by side; T="path or -k expression" narrows it
 	@$(if $(T)$(filter no,$(READY)),$(PY) -m tidemill.host.warming && ready=,infra/setup.sh compiler && ready=$$($(PY) -m tidemill.testkit.ready_loops)) && \
-	files=$$(infra/fast_temp.sh) && trap 'rm -rf "$$files"' EXIT INT TERM && \
-	PYTEST_DEBUG_TEMPROOT=$$files PYTHONPATH=$$ready $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml .state/junit.xml $(T)
+	PYTHONPATH=$$ready $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml .state/junit.xml $(T)
 
 .PHONY: loops
 loops: ## write the types that compiled loops are called with, from the machine code that tests have left

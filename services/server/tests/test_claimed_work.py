@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from tidemill.catalog.store import Stored
 from tidemill.errors import UsageError
 from tidemill.host.claimed_work import ClaimedWork
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.shard.ports import ManyHeads
 from tidemill.shard.stores import claims_file
 from tidemill.testkit.whole import Whole, opened
 from tidemill_compute.holds import Holds
@@ -214,13 +215,20 @@ async def test_a_process_alone_lists_what_it_knows_without_a_look(
         collections, looks = process.context.collections, []
         old_at_once = replace(collections._core, poll_interval_s=0.0)
         monkeypatch.setattr(collections, "_core", old_at_once)
-        scan = collections._consensus.scan
+        store = collections._consensus
+        assert isinstance(store, ManyHeads)
+        scan, heads = store.scan, store.heads
 
         async def count(key: str, start: int) -> object:
             looks.append(key)
             return await scan(key, start)
 
-        monkeypatch.setattr(collections._consensus, "scan", count)
+        async def count_all(keys: Sequence[str]) -> object:
+            looks.extend(keys)
+            return await heads(keys)
+
+        monkeypatch.setattr(store, "scan", count)
+        monkeypatch.setattr(store, "heads", count_all)
         assert len(await process.controller.get("Table", None)) == 20
         assert len(await process.query.collections()) > 20
         assert not looks

@@ -176,7 +176,8 @@ async def test_a3_what_there_are_too_many_of_is_counted_before_it_is_looked_at(
         )
         named = catalog_pb2.ResourceDocument(text="a: b", file="f" * 100_000)
         one = catalog_pb2.ApplyRequest(documents=[named])
-        assert "name of a file" in await meet_refusal(lambda: catalog.Apply(one, timeout=60))
+        says = await meet_refusal(lambda: catalog.Apply(one, timeout=60))
+        assert says == "the request's file is too long: it has 100,000 characters"
         owner = storage_pb2.AcquireCapabilitiesRequest(collection="begin", owner="o" * 100_000)
         says = await meet_refusal(lambda: storage.AcquireCapabilities(owner, timeout=60))
         assert says == "the request's owner is too long: it has 100,000 characters"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -40,6 +40,8 @@ from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.catalog.v1 import catalog_pb2_grpc
 from tidemill_protos.query.v1 import query_pb2 as query
 from tidemill_protos.query.v1 import query_pb2_grpc
+
+T = TypeVar("T")
 
 
 class AsyncClient:
@@ -165,9 +167,7 @@ class AsyncClient:
             limit=None if page is None else page.limit, after="" if page is None else page.after
         )
         answer = await self._ended(self._query.Collections, request)
-        found = Listed(codecs.collection_in(message) for message in answer.collections)
-        found.next = answer.next if answer.HasField("next") else None
-        return found
+        return _listed(map(codecs.collection_in, answer.collections), answer)
 
     # The catalog.
 
@@ -194,9 +194,7 @@ class AsyncClient:
             after="" if page is None else page.after,
         )  # fmt: skip
         answer = await self._ended(self._catalog.Get, request)
-        found = Listed(codecs.resource_in(message) for message in answer.resources)
-        found.next = answer.next if answer.HasField("next") else None
-        return found
+        return _listed(map(codecs.resource_in, answer.resources), answer)
 
     async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         """One resource with its details; as of an instant its definition."""
@@ -237,3 +235,10 @@ class AsyncClient:
     def _ended(self, method: Any, request: Any, *, writes: bool = False) -> Awaitable[Any]:
         call = method(request, timeout=self._timeout_s)
         return ends(call, writes=writes, explain=self._explain)
+
+
+def _listed(entries: Iterable[T], answer: Any) -> Listed[T]:
+    """The entries of an answer, which says what follows."""
+    found = Listed(entries)
+    found.next = answer.next if answer.HasField("next") else None
+    return found

@@ -22,9 +22,9 @@ PATIENT_COMPILER = (
 )
 """Ten times the thresholds of the JVM for its second compiler.
 
-A job of some seconds ends before that compiler has paid: it was half of the processor of a backfill
-of 166,000 records. A long job passes ten times the count as well. Options of who runs a session
-(`spark.driver.extraJavaOptions` in `spark-defaults.conf`) come after these, and win.
+A job of some seconds ends before that compiler has paid: it was a third of the processor of a
+backfill of 166,000 records. A long job passes ten times the count as well. Options of who runs a
+session (`spark.driver.extraJavaOptions` in `spark-defaults.conf`) come after these, and win.
 """
 
 
